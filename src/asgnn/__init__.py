@@ -1,0 +1,1 @@
+"""Graph neural networks with adaptive structure, and the attacks and defences to judge them by."""

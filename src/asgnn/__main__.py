@@ -1,0 +1,17 @@
+"""Entry point of the command line: names what is missing where the optional packages are not installed."""
+
+import sys
+
+
+def main() -> None:
+    try:
+        from asgnn.cli import app
+    except ModuleNotFoundError as missing:
+        if missing.name not in {"typer", "rich", "matplotlib"}:
+            raise
+        sys.exit(f'The command line needs {missing.name}; install it with: pip install "asgnn[cli]"')
+    app()
+
+
+if __name__ == "__main__":
+    main()

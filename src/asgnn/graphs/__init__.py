@@ -1,0 +1,1 @@
+"""Graphs: what a graph is here, where it comes from, and what may be wrong with it."""
