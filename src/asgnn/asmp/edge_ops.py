@@ -1,0 +1,85 @@
+r"""Three operations on a symmetric pattern, closed under differentiation.
+
+With weights :math:`w` on the entries (E, T) and node values (N, C, T), T trials side by side:
+
+- ``spmm(w, v)``: :math:`\sum_j w_{ij} v_j` for every node i;
+- ``sddmm(u, v)``: :math:`u_i \cdot v_j` for every entry (i, j);
+- ``sqdist(v)``: :math:`\|v_i - v_j\|^2` for every entry, as a sum of squares (never below zero).
+
+The derivative of each is made of the others and of a permutation, so every order of derivative exists, nothing of
+size E·C is kept for the backward pass, and a faster backend has three functions to replace. T is the innermost
+dimension: a row of all trials is gathered as one piece of memory, and sums over C run along it.
+
+Each: time O(E C T), memory O(E T + N C T) kept, O(E C T) for a moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asgnn.graphs.adjacency import Adjacency
+
+
+def spmm(weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
+    out: Tensor = _Spmm.apply(weight, v, adj)
+    return out
+
+
+def sddmm(u: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
+    out: Tensor = _Sddmm.apply(u, v, adj)
+    return out
+
+
+def sqdist(v: Tensor, adj: Adjacency) -> Tensor:
+    out: Tensor = _Sqdist.apply(v, adj)
+    return out
+
+
+class _Spmm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
+        ctx.adj = adj
+        ctx.save_for_backward(weight, v)
+        return adj.row_sum(v.index_select(0, adj.col).mul_(weight.unsqueeze(1)))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        weight, v = ctx.saved_tensors
+        adj = ctx.adj
+        to_weight = sddmm(grad, v, adj) if ctx.needs_input_grad[0] else None
+        to_v = spmm(weight.index_select(0, adj.reverse), grad, adj) if ctx.needs_input_grad[1] else None
+        return to_weight, to_v, None
+
+
+class _Sddmm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
+        ctx.adj = adj
+        ctx.save_for_backward(u, v)
+        return u.index_select(0, adj.row).mul_(v.index_select(0, adj.col)).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        u, v = ctx.saved_tensors
+        adj = ctx.adj
+        to_u = spmm(grad, v, adj) if ctx.needs_input_grad[0] else None
+        to_v = spmm(grad.index_select(0, adj.reverse), u, adj) if ctx.needs_input_grad[1] else None
+        return to_u, to_v, None
+
+
+class _Sqdist(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, adj: Adjacency) -> Tensor:
+        ctx.adj = adj
+        ctx.save_for_backward(v)
+        return v.index_select(0, adj.row).sub_(v.index_select(0, adj.col)).square_().sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (v,) = ctx.saved_tensors
+        adj = ctx.adj
+        both = grad + grad.index_select(0, adj.reverse)  # v_i is in entry (i, j) and in entry (j, i)
+        return 2 * (adj.row_sum(both).unsqueeze(1) * v - spmm(both, v, adj)), None

@@ -1,0 +1,88 @@
+"""The same on the edge list: plain torch, runs anywhere, any number of trials side by side.
+
+Time O(K E C), memory O(N C + K E) for each trial.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from asgnn.asmp.edge_ops import sddmm, spmm, sqdist
+from asgnn.asmp.objective import MIN_DEGREE
+from asgnn.asmp.params import ASMPParams, Scheme
+from asgnn.graphs.adjacency import Adjacency
+
+
+class EdgeSteps:
+    """The steps of ASMP on edges; inside, x and h are (N, C, T) and s is (E, T), T trials innermost."""
+
+    def __init__(self, x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> None:
+        self.batch_shape = x.shape[:-2]
+        # (…, N, C) → (N, C, T), once, at the door
+        self.x = x.reshape(-1, *x.shape[-2:]).permute(1, 2, 0).contiguous()
+        self.h, self.adj, self.scheme = self.x, adj, scheme
+        scalars = params.tensors(x, self.batch_shape)
+        self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2 = (v.reshape(-1) for v in scalars)
+        self.a = adj.weight.to(x.dtype).unsqueeze(1)
+        self.loops = adj.loops.unsqueeze(1)
+        self.s = self.a.expand(-1, self.x.size(2))
+
+    def degree(self, s: Tensor) -> Tensor:
+        return self.adj.row_sum(s).clamp(min=MIN_DEGREE)
+
+    def h_step(self, h: Tensor, s: Tensor) -> Tensor:
+        step = 2 * self.eta1
+        return (1 - step - step * self.lam) * h + step * self.lam * self.average(h, s) + step * self.x
+
+    def average(self, h: Tensor, s: Tensor) -> Tensor:
+        """D⁻¹SH; when frozen, one fixed matrix for all trials: one product with all their columns."""
+        adj = self.adj
+        if self.scheme.structure != "frozen":
+            return spmm(s, h, adj) / self.degree(s).unsqueeze(1)
+        if self.scheme.normalization == "sym":
+            weight = adj.sym_weight(h.dtype)
+        else:
+            weight = self.a[:, 0] / self.degree(self.a)[adj.row, 0]
+        return adj.matmul(weight, h.flatten(1)).view_as(h)
+
+    def s_step(self, h: Tensor, s: Tensor) -> Tensor:
+        u = F.normalize(h, dim=1) if self.scheme.unit_norm else h
+        return self._paper_s_step(u, s) if self.scheme.objective == "paper" else self._degree_s_step(h, u, s)
+
+    def _paper_s_step(self, u: Tensor, s: Tensor) -> Tensor:
+        adj, d = self.adj, self.degree(s)
+        g = sddmm(u, u, adj)
+        average = adj.row_sum(s * g) / d
+        pull = (self.lam / d).index_select(0, adj.row) * (g - average.index_select(0, adj.row))
+        t = (2 * self.gamma + 2 * self.mu2) * s - 2 * self.gamma * self.a - pull
+        return (s - self.eta2 * t - self.eta2 * self.mu1).clamp(0, 1)
+
+    def _degree_s_step(self, h: Tensor, u: Tensor, s: Tensor) -> Tensor:
+        adj = self.adj
+        e = (h - self.x).square().sum(1)
+        cost = (e.index_select(0, adj.row) + e.index_select(0, adj.col)) / 2 + self.lam / 2 * sqdist(u, adj)
+        if self.scheme.structure == "exact":
+            new = (2 * self.gamma * self.a - cost - self.mu1) / (2 * (self.gamma + self.mu2))
+        else:
+            t = cost + 2 * self.gamma * (s - self.a) + 2 * self.mu2 * s
+            new = s - self.eta2 * t - self.eta2 * self.mu1
+        return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))
+
+    def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+        if self.scheme.objective == "degree":
+            fidelity = (self.degree(s) * (h - self.x).square().sum(1)).sum(0)
+            smoothness = self.lam / 2 * (s * sqdist(h, self.adj)).sum(0)
+        else:
+            fidelity = (h - self.x).square().sum((0, 1))
+            smoothness = self.lam * (h * (h - self.average(h, s))).sum((0, 1))
+        structure = self.gamma * (s - self.a).square().sum(0)
+        values = (fidelity, smoothness, structure, self.mu1 * s.abs().sum(0), self.mu2 * s.square().sum(0))
+        return tuple(value.view(self.batch_shape) for value in values)
+
+    def features(self, h: Tensor) -> Tensor:
+        return h.permute(2, 0, 1).reshape(*self.batch_shape, *h.shape[:2])
+
+    def structure(self, s: Tensor) -> Tensor:
+        return s.t().reshape(*self.batch_shape, s.size(0))

@@ -1,0 +1,69 @@
+r"""The two objectives, term by term.
+
+.. math::
+    p(H, S) &= \|H - X\|^2 + \lambda\, \mathrm{Tr}(H^\top L_{rw} H)
+               + \gamma \|S - A\|^2 + \mu_1 \|S\|_1 + \mu_2 \|S\|^2 \\
+    q(H, S) &= \textstyle\sum_i D_i \|h_i - x_i\|^2 + \lambda\, \mathrm{Tr}(H^\top (D - S) H)
+               + \gamma \|S - A\|^2 + \mu_1 \|S\|_1 + \mu_2 \|S\|^2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+# Not in the paper, which assumes D ≥ c > 0 (its Assumption 2) and lets S fall to 0: below this, D is taken as this.
+# The degree objective holds self-loops at 1, so there D ≥ 1 and the floor is never met.
+MIN_DEGREE = 1e-2
+
+
+@dataclass(frozen=True)
+class Terms:
+    """One value of the objective; every field has the batch shape."""
+
+    after: Literal["start", "H", "S", "joint"]
+    layer: int
+    fidelity: Tensor
+    smoothness: Tensor
+    structure: Tensor
+    l1: Tensor
+    l2: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        return self.fidelity + self.smoothness + self.structure + self.l1 + self.l2
+
+
+def paper_terms(
+    h: Tensor, s: Tensor, x: Tensor, a: Tensor, average: Tensor, scalars: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """The five terms of p on dense matrices; ``average`` is D⁻¹SH, so that L_rw H = H − average."""
+    lam, gamma, mu1, mu2, _, _ = scalars
+    return (
+        total(h - x, square=True),
+        lam * total(h * (h - average)),
+        gamma * total(s - a, square=True),
+        mu1 * total(s.abs()),
+        mu2 * total(s, square=True),
+    )
+
+
+def degree_terms(h: Tensor, s: Tensor, x: Tensor, a: Tensor, scalars: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The five terms of q on dense matrices."""
+    lam, gamma, mu1, mu2, _, _ = scalars
+    laplacian = torch.diag_embed(s.sum(-1)) - s
+    return (
+        total(s.sum(-1, keepdim=True) * (h - x).square()),
+        lam * total(h * (laplacian @ h)),
+        gamma * total(s - a, square=True),
+        mu1 * total(s.abs()),
+        mu2 * total(s, square=True),
+    )
+
+
+def total(matrix: Tensor, square: bool = False) -> Tensor:
+    """Σ over the last two dimensions."""
+    return (matrix.square() if square else matrix).sum((-2, -1))

@@ -1,0 +1,119 @@
+"""The six scalars of ASMP and the words that choose among its variants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from asgnn.errors import ConfigError
+
+Objective = Literal["paper", "degree"]
+SupportKind = Literal["edges", "dense"]
+Structure = Literal["adaptive", "exact", "frozen"]
+Update = Literal["alternating", "joint"]
+Normalization = Literal["rw", "sym"]
+
+SCALARS = ("lam", "gamma", "mu1", "mu2", "eta1", "eta2")
+
+Scalar = float | Tensor
+
+
+@dataclass(frozen=True)
+class ASMPParams:
+    r"""The six scalars :math:`\lambda, \gamma, \mu_1, \mu_2, \eta_1, \eta_2`.
+
+    Each is a number, or a tensor of the batch shape of ``x`` (one value a trial).
+
+    Args:
+        lam: λ, the weight of smoothness over the graph; may be negative for heterophily.
+        gamma: γ, how strongly the structure is held to the given one.
+        mu1: μ₁, the weight of ‖S‖₁.
+        mu2: μ₂, the weight of ‖S‖².
+        eta1: η₁, the feature step; ``None`` takes 1/(2+2λ), which makes the step an average of X and of D⁻¹SH.
+        eta2: η₂, the structure step; ``None`` takes 1/(2(γ+μ₂)), the exact minimiser of ``objective="degree"``.
+    """
+
+    lam: Scalar = 2.0
+    gamma: Scalar = 5.0
+    mu1: Scalar = 0.0
+    mu2: Scalar = 0.01
+    eta1: Scalar | None = None
+    eta2: Scalar | None = None
+
+    def resolved(self) -> tuple[Scalar, Scalar, Scalar, Scalar, Scalar, Scalar]:
+        """The six values in the order of :data:`SCALARS`, with the step sizes filled in."""
+        eta1 = 1 / (2 + 2 * self.lam) if self.eta1 is None else self.eta1
+        eta2 = 1 / (2 * (self.gamma + self.mu2)) if self.eta2 is None else self.eta2
+        return self.lam, self.gamma, self.mu1, self.mu2, eta1, eta2
+
+    def tensors(self, like: Tensor, batch_shape: torch.Size) -> tuple[Tensor, ...]:
+        """The six as tensors of ``like``'s dtype and device, each of shape () or ``batch_shape``."""
+        values = []
+        for name, value in zip(SCALARS, self.resolved(), strict=True):
+            tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+            if tensor.shape not in (torch.Size(), batch_shape):
+                raise ConfigError(
+                    f"{name} has shape {tuple(tensor.shape)}; it must be one number, or one for each trial, "
+                    f"of shape {tuple(batch_shape)}."
+                )
+            values.append(tensor)
+        return tuple(values)
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}; it is {value!r}.")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Which of the variants of ASMP is run.
+
+    Args:
+        objective: "paper" is p and its recursion as printed; "degree" is q, which each half-step provably lowers.
+        support: "edges" keeps S on the given edges; "dense" lets S grow anywhere (N × N memory).
+        structure: "adaptive" takes gradient steps in S; "exact" minimises over S ("degree" only); "frozen" keeps S = A.
+        update: "alternating" (H, then S at the new H) or "joint" (both from the old pair, as in the paper's appendix).
+        normalization: "rw" is D⁻¹S; "sym" is D^(−1/2) S D^(−1/2), when frozen only.
+        h_steps: feature steps in each layer.
+        s_steps: structure steps in each layer.
+        unit_norm: compare rows of H scaled to length 1 in the structure step (not in the paper; the descent of
+            "degree" is then no longer guaranteed).
+    """
+
+    objective: Objective = "degree"
+    support: SupportKind = "edges"
+    structure: Structure = "adaptive"
+    update: Update = "alternating"
+    normalization: Normalization = "rw"
+    h_steps: int = 1
+    s_steps: int = 1
+    unit_norm: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("objective", self.objective, ("paper", "degree"))
+        one_of("support", self.support, ("edges", "dense"))
+        one_of("structure", self.structure, ("adaptive", "exact", "frozen"))
+        one_of("update", self.update, ("alternating", "joint"))
+        one_of("normalization", self.normalization, ("rw", "sym"))
+        if self.h_steps < 1 or self.s_steps < 1:
+            raise ConfigError(
+                f"Each layer takes at least one step of each kind; h_steps is {self.h_steps} and "
+                f"s_steps is {self.s_steps}."
+            )
+        if self.structure == "exact" and self.objective != "degree":
+            raise ConfigError(
+                'structure="exact" needs objective="degree": the paper\'s objective has no closed minimiser over S.'
+            )
+        if self.normalization == "sym" and self.structure != "frozen":
+            raise ConfigError('normalization="sym" needs structure="frozen": the structure step is derived for D⁻¹S.')
+        if self.update == "joint" and (self.h_steps, self.s_steps) != (1, 1):
+            raise ConfigError('update="joint" moves H and S at once, so h_steps and s_steps must both be 1.')
+
+    @property
+    def leaves_edges(self) -> bool:
+        """Whether S may become positive where the graph has no edge: never for q, whose gradient there is ≥ 0."""
+        return self.support == "dense" and self.objective == "paper" and self.structure != "frozen"

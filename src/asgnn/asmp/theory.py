@@ -1,0 +1,79 @@
+r"""Lipschitz constants and step-size bounds, as functions of the scalars.
+
+For ``objective="paper"`` these are the paper's own statements (its lemmas on f_H, f_S and the joint f, and its
+theorem). They rest on :math:`\|L_{rw}\|_2 \le 2`, which is false for irregular graphs (a star with self-loops on 30
+nodes has 2.91), so the bounds are given for reference and do not guarantee descent of p.
+
+For ``objective="degree"`` they are ours and they do guarantee it: see ``docs/maths.md`` for the proofs.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from asgnn.asmp.params import Objective
+
+
+def lipschitz_h(lam: float, objective: Objective = "degree") -> float:
+    r""":math:`L_H = 2 + 4\lambda`: in the Euclidean metric for p (paper), in the metric of D for q."""
+    del objective  # the same number for both; what differs is the metric it holds in, and whether it is true
+    return 2 + 4 * abs(lam)
+
+
+def lipschitz_s(
+    lam: float,
+    gamma: float,
+    mu2: float,
+    objective: Objective = "degree",
+    *,
+    num_nodes: int = 0,
+    feature_bound: float = 1.0,
+    min_degree: float = 1.0,
+) -> float:
+    r"""For q, the curvature :math:`2(\gamma + \mu_2)`, exactly. For p, the paper's lemma:
+    :math:`2\gamma + 2\mu_2 + \frac{2\lambda}{c^2} N^2 B^2 + \frac{2\lambda}{c^3} N^3 \sqrt{N} B^2`.
+    """
+    if objective == "degree":
+        return 2 * (gamma + mu2)
+    n, b, c = num_nodes, feature_bound, min_degree
+    return 2 * (gamma + mu2) + 2 * abs(lam) / c**2 * n**2 * b**2 * (1 + n * sqrt(n) / c)
+
+
+def lipschitz_joint(
+    lam: float,
+    gamma: float,
+    mu2: float,
+    objective: Objective = "degree",
+    *,
+    num_nodes: int = 0,
+    max_degree: float = 1.0,
+    feature_bound: float = 1.0,
+    min_degree: float = 1.0,
+) -> float:
+    r"""A constant for H and S moved at once.
+
+    Paper: :math:`\max\{\sqrt{L_H^2 + m_1}, \sqrt{L_S^2 + m_2}\}` with
+    :math:`m_1 = (1 + N\sqrt N / c)^2\, 4\lambda^2 N B^2 / c^2` and :math:`m_2 = (1 + N^2 / c)^2\, 4\lambda^2 N B^2 / c^2`.
+
+    Degree: :math:`\max\{d(2 + 4\lambda),\, 2(\gamma + \mu_2)\} + \sqrt d\,(4 + 4\lambda) B`, with d the largest number
+    of entries in a row of A (self-loop included) and B a bound of the rows of H and X.
+    """
+    l_h = lipschitz_h(lam, objective)
+    b, c, n = feature_bound, min_degree, num_nodes
+    if objective == "degree":
+        l_s = lipschitz_s(lam, gamma, mu2, objective)
+        return max(max_degree * l_h, l_s) + sqrt(max_degree) * (4 + 4 * abs(lam)) * b
+    l_s = lipschitz_s(lam, gamma, mu2, objective, num_nodes=n, feature_bound=b, min_degree=c)
+    common = 4 * lam**2 / c**2 * n * b**2
+    return max(
+        sqrt(l_h**2 + (1 + n * sqrt(n) / c) ** 2 * common),
+        sqrt(l_s**2 + (1 + n**2 / c) ** 2 * common),
+    )
+
+
+def max_eta(lipschitz: float) -> float:
+    """The open upper bound 2/L of the step sizes that lower an L-smooth function (plus a convex one, by prox).
+
+    ``max_eta(lipschitz_h(lam))`` is the theorem's 1/(1+2λ); ``max_eta(lipschitz_s(…))`` its bound of η₂.
+    """
+    return 2 / lipschitz

@@ -1,0 +1,218 @@
+"""ASMP as a module with learned scalars, and ASGNN, an MLP followed by it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from asgnn.asmp import SCALARS, ASMPParams, Propagation, Scheme, lipschitz_h, lipschitz_s, max_eta, propagate
+from asgnn.asmp.params import one_of
+from asgnn.asmp.propagate import Backend
+from asgnn.errors import ConfigError
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
+from asgnn.models.base import NodeClassifier
+from asgnn.models.layers import MLPBlock, Rng
+
+Constraint = Literal["descent", "positive", "free"]
+
+
+class ASMP(nn.Module):
+    r"""Message passing with adaptive structure (Zhang et al., "ASGNN", 2022), its six scalars learned.
+
+    Drops into any PyG model: ``forward(x, edge_index, edge_weight=None)`` with x of shape (…, N, C). One set of
+    scalars serves all layers, so a trained module can be run deeper than it was trained.
+
+    Args:
+        num_layers: K.
+        params: the six scalars to start from.
+        scheme: objective, support and the other variants; see :class:`~asgnn.asmp.Scheme`.
+        learn: the names of the scalars that are learned; the others stay as they are.
+        constraint: "free" learns the values themselves (λ may become negative); "positive" learns their logarithms;
+            "descent" also keeps the step sizes inside the bounds within which every half-step lowers the objective
+            (``objective="degree"`` only). By default "descent" for "degree" and "positive" for "paper".
+        backend: see :func:`~asgnn.asmp.asmp`.
+
+    Shapes:
+        - input: x (…, N, C), edge_index (2, E), edge_weight (E,)
+        - output: (…, N, C)
+    """
+
+    def __init__(
+        self,
+        num_layers: int = 4,
+        *,
+        params: ASMPParams | None = None,
+        scheme: Scheme | None = None,
+        learn: Collection[str] = SCALARS,
+        constraint: Constraint | None = None,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        self.num_layers, self.backend = num_layers, backend
+        self.scheme = scheme or Scheme()
+        self.constraint = constraint or ("descent" if self.scheme.objective == "degree" else "positive")
+        one_of("constraint", self.constraint, ("descent", "positive", "free"))
+        if self.constraint == "descent" and self.scheme.objective != "degree":
+            raise ConfigError(
+                'constraint="descent" needs objective="degree": the step sizes of the paper\'s theorem '
+                "do not make the paper's objective descend."
+            )
+        if unknown := set(learn) - set(SCALARS):
+            raise ConfigError(f"The scalars are {', '.join(SCALARS)}; there is no {', '.join(sorted(unknown))}.")
+        self.start = params or ASMPParams()
+        self.learn = tuple(name for name in SCALARS if name in learn)
+        raw = self._raw(self.start)
+        for name in SCALARS:
+            if name in self.learn:
+                self.register_parameter(f"raw_{name}", nn.Parameter(raw[name]))
+            else:
+                self.register_buffer(f"raw_{name}", raw[name])
+
+    def _raw(self, params: ASMPParams) -> dict[str, Tensor]:
+        """The stored form of the six values: themselves, their logarithms, or the logits of a share of a bound."""
+        values = {name: float(value) for name, value in zip(SCALARS, params.resolved(), strict=True)}
+        if self.constraint == "free":
+            return {name: torch.tensor(value) for name, value in values.items()}
+        for name, value in values.items():
+            if value < 0 or (value == 0 and name in self.learn):
+                raise ConfigError(
+                    f"{name} starts at {value:g}, and a learned scalar under constraint={self.constraint!r} must start "
+                    f'above 0; start it higher, leave it out of learn, or use constraint="free".'
+                )
+        # a fixed 0 is stored as log 0 = −inf, which exp turns back into 0
+        raw = {name: torch.tensor(value).log() for name, value in values.items()}
+        if self.constraint == "descent":
+            bounds = {
+                "eta1": max_eta(lipschitz_h(values["lam"])),
+                "eta2": max_eta(lipschitz_s(values["lam"], values["gamma"], values["mu2"])),
+            }
+            for name, bound in bounds.items():
+                share = values[name] / bound
+                if not 0 < share < 1:
+                    raise ConfigError(
+                        f"{name} starts at {values[name]:g}, and descent needs it above 0 and below {bound:g}; "
+                        'start it lower, or use constraint="positive".'
+                    )
+                raw[name] = torch.tensor(share).logit()
+        return raw
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Put the scalars back to where they started; nothing here is random."""
+        del generator
+        with torch.no_grad():
+            for name, value in self._raw(self.start).items():
+                getattr(self, f"raw_{name}").copy_(value)
+
+    def params(self) -> ASMPParams:
+        """The six scalars as they are now, differentiable."""
+        raw: dict[str, Tensor] = {name: getattr(self, f"raw_{name}") for name in SCALARS}
+        if self.constraint == "free":
+            return ASMPParams(**raw)
+        value = {name: tensor.exp() for name, tensor in raw.items()}
+        if self.constraint == "descent":
+            value["eta1"] = raw["eta1"].sigmoid() / (1 + 2 * value["lam"])
+            value["eta2"] = raw["eta2"].sigmoid() / (value["gamma"] + value["mu2"])
+        return ASMPParams(**value)
+
+    def run(
+        self, x: Tensor, adj: Adjacency, num_layers: int | None = None, *, weights: bool = False, trace: bool = False
+    ) -> Propagation:
+        """The whole result on a prepared adjacency; ``num_layers`` may differ from the number trained with."""
+        layers = self.num_layers if num_layers is None else num_layers
+        return propagate(
+            x, adj, self.params(), self.scheme, layers=layers, backend=self.backend, weights=weights, trace=trace
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Adjacency,
+        edge_weight: Tensor | None = None,
+        num_layers: int | None = None,
+    ) -> Tensor:
+        return self.run(x, Adjacency.of(edge_index, x.size(-2), edge_weight), num_layers).h
+
+    def extra_repr(self) -> str:
+        return f"num_layers={self.num_layers}, {self.scheme}, learn={self.learn}, constraint={self.constraint!r}"
+
+
+class ASGNN(NodeClassifier):
+    r"""Graph neural network with adaptive structure: :math:`H = \mathrm{ASMP}_K(\mathrm{MLP}(Z), A)`.
+
+    Args:
+        in_channels: F, the number of input features.
+        hidden_channels: the width of the MLP.
+        out_channels: C, the number of classes.
+        num_layers: K, the number of ASMP layers.
+        dropout: on the input features and between the layers of the MLP.
+        mlp_layers: the number of linear layers.
+        params, scheme, learn, constraint, backend: see :class:`ASMP`.
+
+    Time O(nnz(Z) H + N H C + K E C), memory O(F H + N H + K E) on edges.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 4,
+        dropout: float = 0.8,
+        mlp_layers: int = 2,
+        *,
+        params: ASMPParams | None = None,
+        scheme: Scheme | None = None,
+        learn: Collection[str] = SCALARS,
+        constraint: Constraint | None = None,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
+        self.asmp = ASMP(
+            num_layers, params=params, scheme=scheme, learn=learn, constraint=constraint, backend=backend
+        )
+        widths = (in_channels, hidden_channels, out_channels, mlp_layers)
+        self.signature = (*widths, num_layers, self.asmp.scheme, self.asmp.learn, self.asmp.constraint, backend)
+
+    def forward(
+        self,
+        x: Tensor | Features,
+        edge_index: Tensor | Adjacency,
+        edge_weight: Tensor | None = None,
+        *,
+        num_layers: int | None = None,
+        rng: Rng = None,
+    ) -> Tensor:
+        """(N, out_channels); ``num_layers`` runs ASMP deeper, or less deep, than it was trained."""
+        features = Features.of(x)
+        adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
+        return self.unstacked(self.asmp.run(self.mlp(features, rng), adj, num_layers).h)
+
+    def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
+        return self.asmp.run(self.mlp(features, rng), adj).h
+
+    @torch.no_grad()
+    def structure(
+        self,
+        x: Tensor | Features,
+        edge_index: Tensor | Adjacency,
+        edge_weight: Tensor | None = None,
+        *,
+        num_layers: int | None = None,
+    ) -> Propagation:
+        """The structure as the model sees it: edge weights of every layer and the objective, without dropout."""
+        features = Features.of(x)
+        adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
+        was_training = self.training
+        self.eval()
+        try:
+            return self.asmp.run(self.unstacked(self.mlp(features)), adj, num_layers, weights=True, trace=True)
+        finally:
+            self.train(was_training)
+
+    def scalars(self) -> Iterable[Tensor]:
+        return self.asmp.parameters()

@@ -1,0 +1,97 @@
+"""What every model here is: a module for one trial that can be stacked with others and trained as one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from asgnn.errors import ConfigError
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
+from asgnn.models.layers import Rng
+
+
+class NodeClassifier(nn.Module):
+    """Features and graph in, one score for each node and class out.
+
+    A subclass writes :meth:`logits`, which always sees a leading dimension T of trials, and keeps whatever differs
+    between trials in parameters and buffers; everything else goes into ``signature``.
+    """
+
+    signature: tuple[object, ...]
+    """What must be equal for two models to be stacked: sizes, depth, variant."""
+    stacked: int | None = None
+    """How many trials this module holds, or ``None`` for a plain model."""
+
+    def forward(
+        self,
+        x: Tensor | Features,
+        edge_index: Tensor | Adjacency,
+        edge_weight: Tensor | None = None,
+        *,
+        rng: Rng = None,
+    ) -> Tensor:
+        """(N, out_channels), or (T, N, out_channels) when stacked.
+
+        Args:
+            x: (N, F) dense or sparse, or prepared :class:`~asgnn.graphs.features.Features`.
+            edge_index: (2, E) undirected, or a prepared :class:`~asgnn.graphs.adjacency.Adjacency`.
+            edge_weight: (E,) in [0, 1]; ones by default.
+            rng: a generator for each trial's dropout; torch's global one by default.
+        """
+        features = Features.of(x)
+        return self.unstacked(self.logits(features, Adjacency.of(edge_index, features.num_nodes, edge_weight), rng))
+
+    def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
+        """(T, N, out_channels)."""
+        raise TypeError(f"{type(self).__name__} does not say how it computes its logits.")
+
+    def unstacked(self, out: Tensor) -> Tensor:
+        return out if self.stacked is not None else out.squeeze(0)
+
+    def scalars(self) -> Iterable[Tensor]:
+        """Parameters that learn with a rate of their own and without weight decay."""
+        return ()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Start anew, with the given generator or torch's global one."""
+        for module in self.children():
+            _reset(module, generator)
+
+
+def _reset(module: nn.Module, generator: torch.Generator | None) -> None:
+    if hasattr(module, "reset_parameters"):
+        module.reset_parameters(generator)
+    else:
+        for child in module.children():
+            _reset(child, generator)
+
+
+def stack(models: Sequence[NodeClassifier]) -> NodeClassifier:
+    """Many models of one signature as one module whose parameters and buffers have a leading dimension T."""
+    first = models[0]
+    for model in models:
+        if model.stacked is not None or type(model) is not type(first) or model.signature != first.signature:
+            raise ConfigError("Only single models of one kind and one signature can be stacked.")
+    out = copy.deepcopy(first)
+    out.stacked = len(models)
+    for place, *modules in zip(out.modules(), *(model.modules() for model in models), strict=True):
+        for name, parameter in list(place._parameters.items()):
+            if parameter is not None:
+                values = [module.get_parameter(name).detach() for module in modules]
+                setattr(place, name, nn.Parameter(torch.stack(values), parameter.requires_grad))
+        for name, buffer in list(place._buffers.items()):
+            if buffer is not None:
+                setattr(place, name, torch.stack([module.get_buffer(name) for module in modules]))
+    return out
+
+
+def unstack(stacked: NodeClassifier, models: Sequence[NodeClassifier]) -> None:
+    """Copy each trial's values out of a stack into the single models it was made of."""
+    for trial, model in enumerate(models):
+        with torch.no_grad():
+            for own, many in zip(model.parameters(), stacked.parameters(), strict=True):
+                own.copy_(many[trial])

@@ -1,0 +1,28 @@
+"""MLP."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
+from asgnn.models.base import NodeClassifier
+from asgnn.models.layers import MLPBlock, Rng
+
+
+class MLP(NodeClassifier):
+    """A multilayer perceptron on the features alone: what a model is worth that trusts no edge.
+
+    Time O(nnz(Z) H + N H C).
+    """
+
+    def __init__(
+        self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int = 2, dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        self.signature = (in_channels, hidden_channels, out_channels, num_layers)
+        self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, num_layers, dropout)
+
+    def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
+        out: Tensor = self.mlp(features, rng)
+        return out

@@ -1,0 +1,345 @@
+"""Training: one trial, or many as one batch; the weights that were best on validation are the ones kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from asgnn.errors import ConfigError, GraphError
+from asgnn.graphs import Split, check_split, validate
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
+from asgnn.models.base import NodeClassifier, stack, unstack
+from asgnn.training.optimizer import TrialAdam
+
+Progress = Callable[[int, int], None]
+"""Called with the number of epochs done and the number in all, over all batches."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How one trial is trained.
+
+    Args:
+        epochs: full-graph steps; the validation accuracy is taken after each.
+        lr: Adam's learning rate for the weights.
+        weight_decay: L2 on the weights, not on learned scalars.
+        scalar_lr: the learning rate of a model's learned scalars (ASGNN's six).
+        seed: of this trial's dropout; a model's start is drawn where the model is made.
+    """
+
+    epochs: int = 200
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    scalar_lr: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ConfigError(f"A model is trained for at least one epoch; epochs is {self.epochs}.")
+        for name in ("lr", "weight_decay", "scalar_lr"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} must be 0 or more; it is {getattr(self, name)}.")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training: a model at its start, how to train it, and which nodes are for what."""
+
+    model: NodeClassifier
+    config: TrainConfig
+    split: Split
+
+
+@dataclass(frozen=True)
+class History:
+    """One value an epoch, each (epochs,)."""
+
+    train_loss: Tensor
+    val_loss: Tensor
+    val_accuracy: Tensor
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A trained model and how it came about.
+
+    Attributes:
+        model: holds the weights of ``best_epoch``.
+        best_epoch: counted from 1: highest validation accuracy, then lowest validation loss; 0 if none was finite.
+        val_accuracy: at that epoch, in [0, 1].
+        history: every epoch.
+        seconds: wall time of the batch this trial was part of, divided by the number of its trials.
+        batch: how many trials were trained side by side.
+    """
+
+    model: nn.Module
+    config: TrainConfig
+    split: Split
+    best_epoch: int
+    val_accuracy: float
+    history: History
+    seconds: float
+    batch: int
+
+
+def fit(
+    model: nn.Module,
+    data: Data,
+    config: TrainConfig | None = None,
+    *,
+    split: Split | None = None,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Train one model on one graph; the split is ``data``'s own masks where none is given.
+
+    Any module that maps ``(x, edge_index)`` to (N, C) scores can be trained; a model of this library is trained by
+    the same code as a batch of many.
+    """
+    config = config or TrainConfig()
+    split = split or _split_of(data)
+    if isinstance(model, NodeClassifier):
+        return fit_many([Trial(model, config, split)], data, device=device, progress=progress)[0]
+    _check(data, [split])
+    place = torch.device(device or data.x.device)
+    model.to(place)
+    x, edge_index = data.x.to(place), data.edge_index.to(place)
+
+    def forward(rng: Sequence[torch.Generator]) -> Tensor:
+        # A foreign module draws its dropout from torch's global generator; fork it so that the seed decides.
+        with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=rng[0], device=place)))
+            out: Tensor = model(x, edge_index)
+        return out.unsqueeze(0)
+
+    runner = _Runner(model, forward, data.y.to(place), [Trial(model, config, split)], place)  # type: ignore[arg-type]
+    return runner.run([model], lambda done: progress and progress(done, config.epochs))[0]
+
+
+def fit_many(
+    trials: Sequence[Trial],
+    data: Data,
+    *,
+    device: torch.device | str | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> list[Fit]:
+    """Train a list of trials; those whose models can be stacked are trained as one batch.
+
+    Each trial has its own learning rates, weight decay, dropout, start, scalars, seed and split, and gets, within
+    float noise, what it would get alone. Results come in the order of the trials; the models given are the ones
+    trained.
+
+    Args:
+        trials: what to train.
+        data: one graph, with x, edge_index and y.
+        device: where to train; where ``data`` is by default.
+        batch_size: how many trials side by side at the most; by default as many as memory allows.
+        progress: called after each epoch.
+
+    Time O(trials · epochs · one forward and backward pass); memory O(batch · (F H + N H + K E)).
+    """
+    if not trials:
+        return []
+    _check(data, [trial.split for trial in trials])
+    place = torch.device(device or data.x.device)
+    features = Features.of(data.x).to(place)
+    adj = Adjacency.of(data.edge_index, features.num_nodes, data.get("edge_weight")).to(place)
+    y = data.y.to(place)
+    batches = list(_batches(trials, features, adj, place, batch_size))
+    total, done = sum(trials[batch[0]].config.epochs for batch in batches), 0
+    results: dict[int, Fit] = {}
+    for batch in batches:
+        members = [trials[i] for i in batch]
+        for member in members:
+            member.model.to(place)
+        model = stack([member.model for member in members])
+
+        def forward(rng: Sequence[torch.Generator], model: NodeClassifier = model) -> Tensor:
+            out: Tensor = model(features, adj, rng=rng)
+            return out
+
+        def report(epoch: int, before: int = done) -> None:
+            if progress is not None:
+                progress(before + epoch, total)
+
+        runner = _Runner(model, forward, y, members, place)
+        fits = runner.run([member.model for member in members], report)
+        results.update(zip(batch, fits, strict=True))
+        done += members[0].config.epochs
+    return [results[i] for i in range(len(trials))]
+
+
+class _Runner:
+    """One batch in flight: a model with T trials (or a foreign module, T = 1), its optimiser and its best weights."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        forward: Callable[[Sequence[torch.Generator]], Tensor],
+        y: Tensor,
+        trials: Sequence[Trial],
+        device: torch.device,
+    ) -> None:
+        self.model, self.forward, self.y, self.trials = model, forward, y, trials
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        dtype = self.parameters[0].dtype
+        of_stack = isinstance(model, NodeClassifier)
+        special = {id(p) for p in model.scalars()} if isinstance(model, NodeClassifier) else set()
+
+        def per_trial(values: Iterable[float]) -> Tensor:
+            tensor = torch.tensor(list(values), dtype=dtype, device=device)
+            return tensor if of_stack else tensor[0]
+
+        configs = [trial.config for trial in trials]
+        self.is_scalar = [id(p) in special for p in self.parameters]
+        weights = [p for p, scalar in zip(self.parameters, self.is_scalar, strict=True) if not scalar]
+        scalars = [p for p, scalar in zip(self.parameters, self.is_scalar, strict=True) if scalar]
+        self.for_weights = TrialAdam(
+            weights, per_trial(c.lr for c in configs), per_trial(c.weight_decay for c in configs)
+        )
+        self.for_scalars = TrialAdam(scalars, per_trial(c.scalar_lr for c in configs), per_trial(0 for _ in configs))
+        self.rng = [torch.Generator(device).manual_seed(c.seed) for c in configs]
+        self.train = _Nodes([t.split.train for t in trials], y, dtype)
+        self.val = _Nodes([t.split.val for t in trials], y, dtype)
+
+    def run(self, models: Sequence[nn.Module], report: Callable[[int], object]) -> list[Fit]:
+        began = time.perf_counter()
+        count, epochs = len(self.trials), self.trials[0].config.epochs
+        best = [p.detach().clone() for p in self.parameters]
+        best_accuracy = torch.full_like(self.val.weight[:, 0], -1.0)
+        best_loss = torch.full_like(best_accuracy, torch.inf)
+        best_epoch = torch.zeros(count, dtype=torch.int64, device=self.y.device)
+        rows: list[Tensor] = []
+        for epoch in range(1, epochs + 1):
+            train_loss = self._step()
+            val_loss, val_accuracy = self._validate()
+            better = (val_accuracy > best_accuracy) | ((val_accuracy == best_accuracy) & (val_loss < best_loss))
+            better &= val_loss.isfinite()
+            best_accuracy = torch.where(better, val_accuracy, best_accuracy)
+            best_loss = torch.where(better, val_loss, best_loss)
+            best_epoch = torch.where(better, epoch, best_epoch)
+            self._keep(best, better)
+            rows.append(torch.stack([train_loss, val_loss, val_accuracy]))
+            report(epoch)
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, best, strict=True):
+                parameter.copy_(value)
+        if isinstance(self.model, NodeClassifier):
+            unstack(self.model, [m for m in models if isinstance(m, NodeClassifier)])
+        for model in models:
+            model.eval()
+        history = torch.stack(rows).cpu()  # (epochs, 3, T)
+        seconds = (time.perf_counter() - began) / count
+        return [
+            Fit(
+                model,
+                trial.config,
+                trial.split,
+                int(best_epoch[i]),
+                float(best_accuracy[i]),
+                History(*history[:, :, i].unbind(1)),
+                seconds,
+                count,
+            )
+            for i, (model, trial) in enumerate(zip(models, self.trials, strict=True))
+        ]
+
+    def _step(self) -> Tensor:
+        self.model.train()
+        losses = self.train.losses(self.train.of(self.forward(self.rng)))
+        # Trials do not touch each other, so the gradient of the sum is each one's own gradient.
+        grads = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
+        pairs = list(zip(grads, self.is_scalar, strict=True))
+        self.for_weights.step(grad for grad, scalar in pairs if not scalar)
+        self.for_scalars.step(grad for grad, scalar in pairs if scalar)
+        return losses.detach()
+
+    @torch.no_grad()
+    def _validate(self) -> tuple[Tensor, Tensor]:
+        self.model.eval()
+        logits = self.val.of(self.forward(self.rng))
+        return self.val.losses(logits), self.val.accuracy(logits)
+
+    def _keep(self, best: list[Tensor], better: Tensor) -> None:
+        with torch.no_grad():
+            for kept, p in zip(best, self.parameters, strict=True):
+                flags = better.view(-1, *(1,) * (p.dim() - 1)) if isinstance(self.model, NodeClassifier) else better[0]
+                torch.where(flags, p, kept, out=kept)
+
+
+class _Nodes:
+    """One set of nodes a trial, padded to one length: where they are, their classes, 1/size on each and 0 on padding."""
+
+    def __init__(self, sets: Sequence[Tensor], y: Tensor, dtype: torch.dtype) -> None:
+        longest = max(nodes.numel() for nodes in sets)
+        self.index = torch.zeros(len(sets), longest, dtype=torch.int64, device=y.device)
+        self.weight = torch.zeros(len(sets), longest, dtype=dtype, device=y.device)
+        for trial, nodes in enumerate(sets):
+            self.index[trial, : nodes.numel()] = nodes.to(y.device)
+            self.weight[trial, : nodes.numel()] = 1 / nodes.numel()
+        self.y = y[self.index]
+
+    def of(self, logits: Tensor) -> Tensor:
+        """(T, N, C) → (T, size, C)."""
+        return logits.gather(1, self.index.unsqueeze(-1).expand(-1, -1, logits.size(-1)))
+
+    def losses(self, logits: Tensor) -> Tensor:
+        """(T,) the mean cross-entropy over each trial's own nodes."""
+        return (F.cross_entropy(logits.transpose(1, 2), self.y, reduction="none") * self.weight).sum(-1)
+
+    def accuracy(self, logits: Tensor) -> Tensor:
+        return ((logits.argmax(-1) == self.y) * self.weight).sum(-1)
+
+
+def _batches(
+    trials: Sequence[Trial], features: Features, adj: Adjacency, device: torch.device, batch_size: int | None
+) -> Iterable[list[int]]:
+    """Positions of the trials, grouped by what can be stacked and cut to what fits in memory."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for i, trial in enumerate(trials):
+        key = (type(trial.model), trial.model.signature, trial.config.epochs, next(trial.model.parameters()).dtype)
+        groups.setdefault(key, []).append(i)
+    for group in groups.values():
+        size = batch_size or max(1, _memory(device) // _bytes_per_trial(trials[group[0]].model, features, adj))
+        for start in range(0, len(group), size):
+            yield group[start : start + size]
+
+
+def _bytes_per_trial(model: NodeClassifier, features: Features, adj: Adjacency) -> int:
+    """A generous guess: weights with gradient, two moments, best copy; activations; the walk over the edges."""
+    weights = sum(p.numel() for p in model.parameters())
+    widest = max(p.size(-1) for p in model.parameters() if p.dim())
+    mask = features.size_of_mask[0] * (1 if len(features.size_of_mask) == 1 else features.num_features)
+    return 4 * (6 * weights + 8 * features.num_nodes * widest + 8 * mask + 24 * adj.row.numel() * 8)
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes a batch may take: most of what is free on a GPU, a fixed gigabyte and a half elsewhere."""
+    if device.type == "cuda":
+        return int(0.6 * torch.cuda.mem_get_info(device)[0])
+    return 3 * 2**29
+
+
+def _split_of(data: Data) -> Split:
+    masks = [data.get(name) for name in ("train_mask", "val_mask", "test_mask")]
+    if any(mask is None for mask in masks):
+        raise GraphError(
+            "The graph has no train_mask, val_mask and test_mask; give fit a split, such as random_split(data, trial=0)."
+        )
+    if any(mask.dim() != 1 for mask in masks):
+        raise GraphError("The graph carries several splits; choose one of its mask columns and give it to fit as split.")
+    return Split(*(mask.nonzero().view(-1) for mask in masks))
+
+
+def _check(data: Data, splits: Sequence[Split]) -> None:
+    validate(data)
+    for split in splits:
+        check_split(split, data.num_nodes)

@@ -1,0 +1,39 @@
+"""Adam with a learning rate and a weight decay of its own for each trial of a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+
+
+class TrialAdam:
+    """Adam (Kingma & Ba, ICLR 2015) with coupled weight decay, as ``torch.optim.Adam``, to which a test holds it.
+
+    Args:
+        parameters: each of shape (T, …), or of any shape when ``lr`` and ``weight_decay`` are 0-dimensional.
+        lr, weight_decay: (T,) or ().
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], lr: Tensor, weight_decay: Tensor) -> None:
+        self.parameters = list(parameters)
+        self.lr, self.weight_decay = lr, weight_decay
+        self.first = [torch.zeros_like(p) for p in self.parameters]
+        self.second = [torch.zeros_like(p) for p in self.parameters]
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, grads: Iterable[Tensor | None]) -> None:
+        self.steps += 1
+        correct1, correct2 = 1 - BETA1**self.steps, 1 - BETA2**self.steps
+        for p, grad, m, v in zip(self.parameters, grads, self.first, self.second, strict=True):
+            if grad is None:
+                continue
+            shape = (-1, *(1,) * (p.dim() - 1)) if self.lr.dim() else ()
+            grad = grad + self.weight_decay.view(shape) * p
+            m.lerp_(grad, 1 - BETA1)
+            v.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+            p.sub_(m.div(correct1) / v.div(correct2).sqrt_().add_(EPS) * self.lr.view(shape))

@@ -1,0 +1,100 @@
+"""ASMP with a frozen structure is APPNP, SGC and GCN's aggregation; PyG is the judge."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_geometric.nn import APPNP, SGConv
+
+from asgnn.asmp import ASMPParams, asmp
+from asgnn.errors import ConfigError, GraphError
+from asgnn.graphs import undirected
+from tests.awkward import AWKWARD
+
+F64 = torch.float64
+
+
+@pytest.mark.parametrize("graph", AWKWARD)
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
+def test_appnp(graph: str, alpha: float) -> None:
+    n, edge_index = AWKWARD[graph]
+    x = torch.randn(n, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
+    ours = asmp(x, edge_index, ASMPParams(lam=1 / alpha - 1), layers=10, structure="frozen", normalization="sym")
+    torch.testing.assert_close(ours.h, APPNP(K=10, alpha=alpha)(x, edge_index), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("graph", AWKWARD)
+@pytest.mark.parametrize("layers", [1, 3])
+def test_sgc(graph: str, layers: int) -> None:
+    n, edge_index = AWKWARD[graph]
+    x = torch.randn(n, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
+    ours = asmp(x, edge_index, ASMPParams(lam=1e12), layers=layers, structure="frozen", normalization="sym")
+    peer = SGConv(4, 4, K=layers, bias=False).to(F64)
+    with torch.no_grad():
+        peer.lin.weight.copy_(torch.eye(4))
+        torch.testing.assert_close(ours.h, peer(x, edge_index), rtol=1e-6, atol=1e-6)
+
+
+def test_no_layers_returns_the_input() -> None:
+    n, edge_index = AWKWARD["random 33"]
+    x = torch.randn(n, 4)
+    out = asmp(x, edge_index, ASMPParams(), layers=0)
+    assert torch.equal(out.h, x)
+    assert len(out.weights) == 1
+
+
+def test_negative_lambda_sharpens() -> None:
+    """λ < 0 pushes neighbours apart: the edge difference grows where λ > 0 makes it shrink."""
+    edge_index = undirected(torch.tensor([[0], [1]]), 2)
+    x = torch.tensor([[1.0], [0.0]], dtype=F64)
+    gap = {
+        lam: float((asmp(x, edge_index, ASMPParams(lam, 1.0, 0, 0, 0.1, 0.0), layers=5).h[0] - x[1]).abs().item())
+        for lam in (-0.4, 0.4)
+    }
+    assert gap[-0.4] > 1 > gap[0.4]
+
+
+def test_dense_support_of_the_paper_can_grow_edges_and_says_which_backend() -> None:
+    edge_index = undirected(torch.tensor([[0, 1], [1, 2]]), 3)
+    x = torch.tensor([[3.0], [0.1], [3.0]])
+    params = ASMPParams(2.0, 0.01, 0.0, 0.0, 0.1, 0.5)
+    out = asmp(x, edge_index, params, layers=2, objective="paper", support="dense")
+    assert out.backend == "dense"
+    assert out.weights[-1][0, 2] > 0  # 0 and 2 are alike and were not joined
+    on_edges = asmp(x, edge_index, params, layers=2, objective="paper")
+    assert on_edges.backend == "edges"
+    assert on_edges.weights[-1].shape == (7,)
+
+
+X, EDGES = torch.randn(3, 2), undirected(torch.tensor([[0, 1], [1, 2]]), 3)
+BAD = {
+    "integer x": (GraphError, "floating point", dict(x=torch.ones(3, 2, dtype=torch.int64))),
+    "flat x": (GraphError, "floating point|nodes", dict(x=torch.ones(3))),
+    "negative depth": (ConfigError, "0 or more", dict(layers=-1)),
+    "directed": (GraphError, "0 → 1 and not 1 → 0", dict(edge_index=torch.tensor([[0], [1]]))),
+    "out of range": (GraphError, "Edge 1 is 1 → 3", dict(edge_index=torch.tensor([[0, 1], [1, 3]]))),
+    "repeated": (GraphError, "0 → 1 is given more than once", dict(edge_index=torch.tensor([[0, 0, 1], [1, 1, 0]]))),
+    "int32": (GraphError, "int64", dict(edge_index=EDGES.int())),
+    "weights": (GraphError, "entry 2 is 1.5", dict(edge_weight=torch.tensor([1, 1, 1.5, 1]))),
+    "NaN weight": (GraphError, "entry 0 is nan", dict(edge_weight=torch.tensor([torch.nan, 1, 1, 1]))),
+    "too few weights": (GraphError, "each of the 4 edges", dict(edge_weight=torch.ones(3))),
+    "asymmetric": (GraphError, "symmetric weights", dict(edge_weight=torch.tensor([0.1, 0.2, 0.3, 0.4]))),
+    "objective": (ConfigError, "objective must be one of paper, degree", dict(objective="Paper")),
+    "exact paper": (ConfigError, "no closed minimiser", dict(objective="paper", structure="exact")),
+    "sym adaptive": (ConfigError, "frozen", dict(normalization="sym")),
+    "joint steps": (ConfigError, "must both be 1", dict(update="joint", h_steps=2)),
+    "no steps": (ConfigError, "at least one step", dict(s_steps=0)),
+    "backend": (ConfigError, "backend must be one of", dict(backend="gpu")),
+    "dense on edges": (ConfigError, "edge list cannot hold", dict(objective="paper", support="dense", backend="edges")),
+    "shape of λ": (ConfigError, "lam has shape", dict(params=ASMPParams(lam=torch.ones(3)))),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_a_sentence(case: str) -> None:
+    error, message, changed = BAD[case]
+    arguments = dict(x=X, edge_index=EDGES, params=ASMPParams(), layers=2) | changed
+    with pytest.raises(error, match=message) as caught:
+        asmp(**arguments)  # type: ignore[arg-type]
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)

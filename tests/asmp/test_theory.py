@@ -1,0 +1,211 @@
+"""What is true of the two schemes, and what the paper says that is not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from asgnn.asmp import ASMPParams, Scheme, asmp, lipschitz_h, lipschitz_joint, lipschitz_s, max_eta, propagate
+from asgnn.graphs.adjacency import Adjacency
+from tests.awkward import AWKWARD, star
+
+F64 = torch.float64
+
+
+def random_walk_laplacian(n: int, edge_index: Tensor) -> Tensor:
+    a = torch.eye(n, dtype=F64)
+    a[edge_index[0], edge_index[1]] = 1
+    return torch.eye(n, dtype=F64) - a / a.sum(1, keepdim=True)
+
+
+# --- the paper's scheme --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "norm", "eigenvalue"), [(30, 2.91, -0.72), (300, 8.72, -3.61)])
+def test_star_refutes_the_lemma_and_the_lower_bound(n: int, norm: float, eigenvalue: float) -> None:
+    """‖L_rw‖₂ ≤ 2 is false, and Tr(HᵀL_rwH) is unbounded below: closed figures on the star with self-loops."""
+    l_rw = random_walk_laplacian(n, star(n))
+    assert torch.linalg.matrix_norm(l_rw, 2).item() == pytest.approx(norm, abs=0.01)
+    smallest, direction = torch.linalg.eigh((l_rw + l_rw.t()) / 2)
+    assert smallest[0].item() == pytest.approx(eigenvalue, abs=0.01)
+    # p falls without end along that direction once λ is large enough: (1 + λ·eigenvalue) t² with X = 0
+    lam = 2 / -float(smallest[0])
+    values = []
+    for t in (1.0, 10.0, 100.0):
+        h = t * direction[:, :1]
+        values.append(float(h.square().sum() + lam * (h * (l_rw @ h)).sum()))
+    assert values[2] < values[1] < values[0] < 0
+
+
+def test_feature_step_of_the_paper_is_not_the_gradient_of_p() -> None:
+    n, edge_index = AWKWARD["star"]
+    l_rw = random_walk_laplacian(n, edge_index)
+    h = torch.randn(n, 2, generator=torch.Generator().manual_seed(0), dtype=F64, requires_grad=True)
+    (gradient,) = torch.autograd.grad((h * (l_rw @ h)).sum(), h)
+    torch.testing.assert_close(gradient, (l_rw + l_rw.t()) @ h.detach())
+    assert not torch.allclose(gradient, 2 * l_rw @ h.detach(), atol=0.1)
+
+
+def test_paper_objective_rises_on_the_star_within_the_theorems_step_sizes() -> None:
+    """The counter-example: η₁ inside the theorem's bound, structure frozen, and yet p rises."""
+    n, lam = 30, 1.0
+    rises = 0
+    for seed in range(10):
+        x = torch.randn(n, 4, generator=torch.Generator().manual_seed(seed), dtype=F64)
+        eta1 = 0.9 * max_eta(lipschitz_h(lam, "paper"))
+        out = asmp(
+            x, star(n), ASMPParams(lam, 0.0, 0.0, 0.0, eta1, 0.0), layers=20, objective="paper", structure="frozen",
+            trace=True,
+        )
+        totals = torch.stack([terms.total for terms in out.objective])
+        rises += int((totals.diff() > 1e-9 * totals[:-1].abs()).sum())
+    assert rises > 0
+
+
+@pytest.mark.parametrize("graph", ["star", "random 33", "isolated node"])
+def test_iteration_of_the_paper_still_converges(graph: str) -> None:
+    """For fixed S the recursion converges to (I + λL_rw)⁻¹X, whatever p does on the way."""
+    n, edge_index = AWKWARD[graph]
+    lam = 2.0
+    x = torch.randn(n, 3, generator=torch.Generator().manual_seed(1), dtype=F64)
+    out = asmp(x, edge_index, ASMPParams(lam=lam), layers=400, structure="frozen")
+    exact = torch.linalg.solve(torch.eye(n, dtype=F64) + lam * random_walk_laplacian(n, edge_index), x)
+    torch.testing.assert_close(out.h, exact, rtol=1e-9, atol=1e-9)
+
+
+def test_structure_step_of_the_paper_is_the_gradient_of_p_in_s() -> None:
+    """T is ∂p/∂S of the smooth part, by autograd on the dense formula."""
+    n = 6
+    rng = torch.Generator().manual_seed(2)
+    a, s = torch.rand(2, n, n, generator=rng, dtype=F64)
+    s.requires_grad_()
+    h = torch.randn(n, 3, generator=rng, dtype=F64)
+    lam, gamma, mu2 = 1.7, 0.4, 0.2
+    smooth = lam * (h * (h - s @ h / s.sum(1, keepdim=True))).sum() + gamma * (s - a).square().sum()
+    (gradient,) = torch.autograd.grad(smooth + mu2 * s.square().sum(), s)
+    d, g = s.detach().sum(1, keepdim=True), h @ h.t()
+    average = (s.detach() * g).sum(1, keepdim=True) / d
+    t = (2 * gamma + 2 * mu2) * s.detach() - 2 * gamma * a - lam / d * (g - average)
+    torch.testing.assert_close(t, gradient)
+
+
+# --- the scheme that descends --------------------------------------------------------------------------------------
+
+
+def settings(count: int) -> list[tuple[str, int, ASMPParams, Scheme]]:
+    """Random graphs, λ, γ, μ, and step sizes up to the bounds; four kinds of structure step."""
+    rng = torch.Generator().manual_seed(11)
+
+    def between(low: float, high: float) -> float:
+        share = float(torch.rand((), generator=rng))
+        return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+
+    out = []
+    graphs = ["star", "random 33", "isolated node", "complete", "two components"]
+    for i in range(count):
+        lam, gamma, mu1, mu2 = between(0.1, 10), between(0.01, 10), between(1e-4, 1), between(1e-4, 1)
+        eta1 = between(0.05, 0.999) * max_eta(lipschitz_h(lam))
+        eta2 = between(0.05, 0.999) * max_eta(lipschitz_s(lam, gamma, mu2))
+        scheme = (
+            Scheme("degree"),
+            Scheme("degree", structure="exact"),
+            Scheme("degree", h_steps=2, s_steps=2),
+            Scheme("degree", support="dense"),
+        )[i % 4]
+        out.append((graphs[i % len(graphs)], i, ASMPParams(lam, gamma, mu1, mu2, eta1, eta2), scheme))
+    return out
+
+
+def test_degree_objective_never_rises() -> None:
+    """200 random settings × 100 layers: no half-step raises q, nothing leaves the edges, S stays in [0, 1]."""
+    for graph, seed, params, scheme in settings(200):
+        n, edge_index = AWKWARD[graph]
+        x = 2 * torch.randn(n, 3, generator=torch.Generator().manual_seed(seed), dtype=F64)
+        backend = "dense" if scheme.support == "dense" else "edges"
+        out = propagate(
+            x, Adjacency.of(edge_index, n), params, scheme, layers=100, backend=backend, trace=True
+        )  # type: ignore[arg-type]
+        totals = torch.stack([terms.total for terms in out.objective])
+        assert len(totals) == 201
+        assert bool((totals >= 0).all())
+        worst = (totals.diff() / totals[:-1]).max().item()
+        assert worst <= 1e-12, f"{graph}, {params}, {scheme}: q rose by {worst:.1e} of itself"
+        s = torch.stack(out.weights)
+        assert 0 <= float(s.min()) <= float(s.max()) <= 1
+        if scheme.support == "dense":
+            outside = torch.ones(n, n, dtype=torch.bool)
+            outside[out.edge_index[0], out.edge_index[1]] = False
+            assert float(s[:, outside].abs().sum()) == 0
+
+
+def test_degree_joint_update_descends_within_its_bound() -> None:
+    for graph in ("star", "random 33", "complete"):
+        n, edge_index = AWKWARD[graph]
+        adj = Adjacency.of(edge_index, n)
+        x = torch.randn(n, 3, generator=torch.Generator().manual_seed(5), dtype=F64)
+        for lam, gamma, mu2 in ((0.3, 0.5, 0.1), (2.0, 5.0, 0.0), (8.0, 0.1, 1.0)):
+            bound = lipschitz_joint(
+                lam,
+                gamma,
+                mu2,
+                max_degree=float(adj.crow.diff().max()),
+                feature_bound=float(x.norm(dim=1).max()),
+            )
+            step = 0.99 * max_eta(bound)
+            out = propagate(
+                x, adj, ASMPParams(lam, gamma, 0.05, mu2, step, step), Scheme(update="joint"), layers=100, trace=True
+            )
+            totals = torch.stack([terms.total for terms in out.objective])
+            assert bool((totals.diff() <= 1e-12 * totals[:-1]).all())
+            assert totals[-1] < totals[0]
+
+
+def test_exact_structure_is_the_gradient_step_of_that_size_and_the_minimiser() -> None:
+    n, edge_index = AWKWARD["random 33"]
+    adj = Adjacency.of(edge_index, n)
+    x = torch.randn(n, 3, generator=torch.Generator().manual_seed(4), dtype=F64)
+    params = ASMPParams(2.0, 3.0, 0.1, 0.2, 0.1)
+    exact = propagate(x, adj, params, Scheme(structure="exact"), layers=3, trace=True)
+    step = propagate(x, adj, params, Scheme(), layers=3)  # eta2=None is 1/(2(γ+μ₂))
+    for ours, other in zip(exact.weights, step.weights, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-12, atol=1e-12)
+    # any other symmetric structure has a higher q at the same H
+    from asgnn.asmp.edges import EdgeSteps
+
+    steps = EdgeSteps(x, adj, params, Scheme(structure="exact"))
+    h = exact.h.unsqueeze(-1)
+    best = exact.weights[-1].unsqueeze(-1)
+    lowest = sum(steps.terms(h, best)).item()
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        noise = 0.1 * torch.randn(best.shape, generator=rng, dtype=F64)
+        other = (best + (noise + noise[adj.reverse]) / 2).clamp(0, 1)
+        other[adj.loops] = 1
+        assert sum(steps.terms(h, other)).item() > lowest
+
+
+def test_bounds_are_the_closed_forms() -> None:
+    n, b, c, lam, gamma, mu2 = 50, 2.0, 0.5, 1.5, 0.3, 0.2
+    assert max_eta(lipschitz_h(lam)) == pytest.approx(1 / (1 + 2 * lam))
+    theorem = 1 / (gamma + mu2 + (1 + n * math.sqrt(n) / c) * lam / c**2 * n**2 * b**2)
+    paper = lipschitz_s(lam, gamma, mu2, "paper", num_nodes=n, feature_bound=b, min_degree=c)
+    assert max_eta(paper) == pytest.approx(theorem)
+    assert max_eta(lipschitz_s(lam, gamma, mu2)) == pytest.approx(1 / (gamma + mu2))
+    joint = lipschitz_joint(lam, gamma, mu2, "paper", num_nodes=n, feature_bound=b, min_degree=c)
+    assert joint > max(paper, lipschitz_h(lam, "paper"))
+
+
+def test_smoothness_constants_of_q_by_autograd() -> None:
+    """The Hessian of q in S is 2(γ+μ₂) I; in the metric of D its Hessian in H has eigenvalues in [2, 2+4λ]."""
+    n, edge_index = AWKWARD["random 33"]
+    lam = 3.0
+    s = torch.eye(n, dtype=F64)
+    s[edge_index[0], edge_index[1]] = 0.7
+    d = s.sum(1)
+    hessian = 2 * torch.diag(d) + 2 * lam * (torch.diag(d) - s)
+    values = torch.linalg.eigvalsh(d.rsqrt()[:, None] * hessian * d.rsqrt()[None])
+    assert values.min() >= 2 - 1e-9
+    assert values.max() <= lipschitz_h(lam) + 1e-9
