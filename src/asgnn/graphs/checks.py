@@ -1,7 +1,7 @@
 """One place where a graph is looked at before anything is computed on it.
 
-A graph here is a :class:`torch_geometric.data.Data` with dense float features ``x`` of shape ``(N, F)`` and an
-``edge_index`` of shape ``(2, E)`` that lists every undirected edge in both directions, once each, without
+A graph here is a :class:`torch_geometric.data.Data` with dense float features ``x`` of shape ``(N, F)`` and
+an ``edge_index`` of shape ``(2, E)`` that lists every undirected edge in both directions, once each, without
 self-loops. Isolated nodes are legal: they only keep their own features.
 """
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.errors import GraphError
+from asgnn.graphs.keys import sort_keys, to_keys
 
 if TYPE_CHECKING:
     from asgnn.graphs.splits import Split
@@ -107,25 +108,25 @@ def check_edges(value: Any, num_nodes: int, name: str = "edge_index") -> None:
     if bool(loops.any()):
         (at,) = _first(loops)
         raise GraphError(
-            f"{name}[:, {at}] is a self-loop at node {int(edges[0, at])}; asgnn.graphs.undirected drops self-loops."
+            f"{name}[:, {at}] is a self-loop at node {int(edges[0, at])}; "
+            f"asgnn.graphs.undirected drops self-loops."
         )
-    forward = torch.sort(edges[0] * num_nodes + edges[1]).values
+    forward = sort_keys(to_keys(edges, num_nodes))
     repeated = forward[1:] == forward[:-1]
     if bool(repeated.any()):
         (at,) = _first(repeated)
         u, v = divmod(int(forward[at]), num_nodes)
-        raise GraphError(
-            f"{name} lists the edge {u}→{v} more than once; asgnn.graphs.undirected merges repeats."
-        )
-    backward = torch.sort(edges[1] * num_nodes + edges[0]).values
+        raise GraphError(f"{name} lists the edge {u}→{v} more than once; asgnn.graphs.undirected merges it.")
+    backward = sort_keys(to_keys(edges.flip(0), num_nodes))
     different = forward != backward
     if bool(different.any()):
-        # Both lists are sorted and free of repeats, so at the first difference the smaller key is in one list only.
+        # Both lists are sorted and free of repeats: at the first difference the smaller key is in one only.
         (at,) = _first(different)
         there, back = int(forward[at]), int(backward[at])
         u, v = divmod(there, num_nodes) if there < back else divmod(back, num_nodes)[::-1]
         raise GraphError(
-            f"{name} lists the edge {u}→{v} without its reverse {v}→{u}; asgnn.graphs.undirected adds the reverses."
+            f"{name} lists the edge {u}→{v} without its reverse {v}→{u}; "
+            f"asgnn.graphs.undirected adds the reverses."
         )
 
 
@@ -191,7 +192,8 @@ def _check_masks(data: Data, num_nodes: int, needed: bool) -> None:
         for other, earlier in masks.items():
             if earlier.shape != mask.shape:
                 raise GraphError(
-                    f"{other} and {name} have different shapes, {tuple(earlier.shape)} and {tuple(mask.shape)}."
+                    f"{other} and {name} have different shapes, "
+                    f"{tuple(earlier.shape)} and {tuple(mask.shape)}."
                 )
             both = earlier & mask
             if bool(both.any()):
@@ -211,7 +213,7 @@ def _check_devices(data: Data) -> None:
 
 
 def check_split(split: Split, num_nodes: int) -> None:
-    r"""Raises unless the three parts of ``split`` are non-empty, disjoint sets of the nodes 0 … ``num_nodes`` − 1.
+    r"""Raises unless the three parts of ``split`` are non-empty, disjoint sets of nodes of the graph.
 
     Time :math:`O(N)`.
     """

@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.checks import check_edges, validate
+from asgnn.graphs.keys import from_keys, to_keys, unique_keys
 
 
 def undirected(edge_index: Tensor, num_nodes: int) -> Tensor:
@@ -23,26 +24,20 @@ def undirected(edge_index: Tensor, num_nodes: int) -> Tensor:
 
     Time :math:`O(E \log E)`.
     """
-    u, v = edge_index
-    kept = u != v
-    u, v = u[kept], v[kept]
-    return from_keys(torch.unique(torch.cat([u * num_nodes + v, v * num_nodes + u])), num_nodes)
-
-
-def from_keys(keys: Tensor, num_nodes: int) -> Tensor:
-    """The edges (2, E) of the keys u·N + v, which sort and compare as single numbers."""
-    return torch.stack([torch.div(keys, num_nodes, rounding_mode="floor"), keys % num_nodes])
+    edges = edge_index[:, edge_index[0] != edge_index[1]]
+    keys = torch.cat([to_keys(edges, num_nodes), to_keys(edges.flip(0), num_nodes)])
+    return from_keys(unique_keys(keys), num_nodes)
 
 
 def from_edges(x: Any, edges: Any, y: Any = None) -> Data:
     r"""A graph from node features and pairs of node numbers.
 
-    The edges may be directed or not, may repeat and may hold self-loops: the graph is undirected, each edge is
-    there once and self-loops are dropped. Time :math:`O(NF + E \log E)`.
+    The edges may be directed or not, may repeat and may hold self-loops: the graph is undirected, each edge
+    is there once and self-loops are dropped. Time :math:`O(NF + E \log E)`.
 
     Args:
-        x: N×F features: tensor, array, SciPy sparse matrix or nested lists. A float tensor keeps its dtype, all
-            else becomes torch's default dtype.
+        x: N×F features: tensor, array, SciPy sparse matrix or nested lists. A float tensor keeps its
+            dtype, all else becomes torch's default dtype.
         edges: Pairs ``(u, v)``: any iterable of them, or an E×2 array or tensor (an ``edge_index`` is its
             transpose, so give ``edge_index.t()``).
         y: N integer labels, or none.
@@ -54,8 +49,8 @@ def from_edges(x: Any, edges: Any, y: Any = None) -> Data:
     if outside.any():
         at = int(outside.argmax())
         raise GraphError(
-            f"Edge number {at} is {pairs[at, 0]}–{pairs[at, 1]}, but the nodes are numbered 0 to {num_nodes - 1}, "
-            f"the rows of x."
+            f"Edge number {at} is {pairs[at, 0]}–{pairs[at, 1]}, but the nodes, the rows of x, "
+            f"are numbered 0 to {num_nodes - 1}."
         )
     # Range-checked first: an unsigned number too large for int64 must not wrap round.
     edge_index = torch.from_numpy(np.ascontiguousarray(pairs.astype(np.int64).T))
@@ -70,7 +65,8 @@ def _features(x: Any) -> Tensor:
     if isinstance(x, Tensor):
         features = x.to_dense() if x.layout != torch.strided else x
     else:
-        array = sp.csr_array(x).toarray() if sp.issparse(x) else _array(x, "x")
+        sparse: bool = sp.issparse(x)
+        array = x.toarray() if sparse else _array(x, "x")
         if array.dtype.kind not in "fiub":
             raise GraphError(f"x holds {array.dtype} values; the features must be numbers.")
         features = torch.from_numpy(array.astype(np.float64)).to(torch.get_default_dtype())
@@ -144,7 +140,8 @@ def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
     features = _features(x)
     if features.dim() != 2 or features.size(0) != matrix.shape[0]:
         raise GraphError(
-            f"adj is for {matrix.shape[0]} nodes, but x has shape {tuple(features.shape)}: one row a node is needed."
+            f"adj is for {matrix.shape[0]} nodes, but x has shape {tuple(features.shape)}: "
+            f"one row a node is needed."
         )
     if matrix.data.dtype.kind == "f" and not np.isfinite(matrix.data).all():
         at = int((~np.isfinite(matrix.data)).argmax())
@@ -159,8 +156,12 @@ def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
 
 def to_scipy(data: Data) -> sp.csr_array:
     """The N×N adjacency matrix, float32, with ``edge_weight`` where the graph has one and ones elsewhere."""
-    num_nodes = int(data.num_nodes or 0)
-    check_edges(data.edge_index, num_nodes)
+    check_edges(data.edge_index, int(data.num_nodes or 0))
+    return _adjacency(data)
+
+
+def _adjacency(data: Data) -> sp.csr_array:
+    num_nodes = int(data.num_nodes)
     row, col = data.edge_index.cpu().numpy()
     weight = getattr(data, "edge_weight", None)
     values = np.ones(len(row), np.float32) if weight is None else weight.detach().cpu().float().numpy()
@@ -189,13 +190,13 @@ def from_networkx(graph: Any, x: Any, y: Any = None) -> Data:
 
 
 def largest_component(data: Data) -> Data:
-    """The graph of the largest connected component; its nodes keep their order, and features, labels, masks and
-    weights go with them. Of several largest ones, the one with the smallest node number is taken.
+    r"""The graph of the largest connected component.
 
-    Time O(NF + E log E).
+    Its nodes keep their order, and their features, labels, masks and weights go with them. Of several largest
+    components, the one with the smallest node number is taken. Time :math:`O(NF + E \log E)`.
     """
     validate(data, need_labels=False)
-    components, member = connected_components(to_scipy(data), directed=False)
+    components, member = connected_components(_adjacency(data), directed=False)
     if components == 1:
         return copy.copy(data)
     largest = np.bincount(member).argmax()
