@@ -1,7 +1,7 @@
-"""Data files of other people: found in the cache, in a mirror or at their address, and believed only by their hash.
+"""Data files of other people: found in the cache, in a mirror or at their address, believed by their hash.
 
-The cache is ``$ASGNN_CACHE``, else ``$XDG_CACHE_HOME/asgnn``, else ``~/.cache/asgnn``, and is made when it is needed.
-``$ASGNN_MIRROR`` is a folder of files that are already here. Both are laid out as ``OWNER/REPO/PATH``.
+The cache is ``$ASGNN_CACHE``, else ``$XDG_CACHE_HOME/asgnn``, else ``~/.cache/asgnn``, and is made when it is
+needed. ``$ASGNN_MIRROR`` is a folder of files that are already here. Both hold ``OWNER/REPO/PATH``.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ def mirror_folder() -> Path | None:
 
 
 def fetch(source: Source, root: str | Path | None = None, progress: bool | None = None) -> Path:
-    """The path of a file with the right hash: from the cache, else the mirror, else downloaded into the cache.
+    """The path of a file with the right hash: in the cache, else in the mirror, else downloaded and cached.
 
-    A file of the mirror is used where it lies. A cached file with the wrong hash is passed over and replaced by the
-    download; a mirror's or a downloaded one with the wrong hash is an error. Two processes may fetch the same file
-    at once: whoever ends last replaces an equal file. Time: one read and one SHA-256 of the file.
+    A file of the mirror is used where it lies. A cached file with the wrong hash is passed over and replaced
+    by the download; a mirror's or a downloaded one with the wrong hash is an error. Two processes may fetch
+    the same file at once: whoever ends last replaces an equal file. Time: one SHA-256 of the file.
 
     Args:
         source: Which file.
@@ -165,7 +165,7 @@ def _hash_of(path: Path) -> str | None:
 
 
 def _download(url: str, progress: bool) -> bytes:
-    """The body at ``url``; tries again only what may pass by itself, so a machine without network hears at once."""
+    """The body at ``url``; tries again only what may pass by itself: without network it fails at once."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return _read_body(url, progress)
@@ -263,7 +263,7 @@ def read_zip(path: Path, members: Iterable[str], optional: Iterable[str] = ()) -
             size = sum(info.file_size for info in wanted)
             if size > MAX_UNPACKED:
                 raise DataCorrupt(
-                    f"{path} would unpack to {size >> 20} MiB, more than the {MAX_UNPACKED >> 20} MiB allowed."
+                    f"{path} would unpack to {size >> 20} MiB, over the {MAX_UNPACKED >> 20} MiB allowed."
                 )
             return {info.filename: archive.read(info) for info in wanted}
     except FileNotFoundError as cause:
@@ -299,7 +299,7 @@ def _parse_npy(path: Path, name: str, content: bytes) -> NDArray[Any]:
         shape, fortran_order, dtype = HEADERS[version](file)
         if dtype.hasobject:
             raise DataCorrupt(f"{array_name} is made of pickled objects, which are never loaded.")
-        # The header alone decides how much memory NumPy takes, so it is held against the bytes that are there.
+        # The header decides how much memory NumPy takes, so it is held against the bytes that are there.
         count = 1
         for length in shape:
             count *= length
