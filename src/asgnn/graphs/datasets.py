@@ -1,7 +1,7 @@
 """The graphs of the experiments: one table, one loader, and one reader for each kind of file.
 
-Every graph is undirected, without self-loops, and cut to its largest connected component, whose nodes keep the order
-of the file.
+Every graph is undirected, without self-loops, and cut to its largest connected component, whose nodes keep
+the order of the file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ CSR = ("data", "indices", "indptr", "shape")
 
 
 def _read_attributed(path: Path) -> Data:
-    # The archives of cora and citeseer also hold pickled objects, which are not named here and so never touched.
+    # The archive of citeseer also holds pickled objects; they are not named here and so never touched.
     keys = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in CSR]
     arrays = read_npz(path, [*keys, "labels"])
     return from_scipy(_csr(arrays, "adj"), _csr(arrays, "attr").astype(np.float32), arrays["labels"])
@@ -127,7 +127,7 @@ DATASETS: dict[str, Dataset] = {
                    "ffbe4e64857dc6bf38f1877e4312559a064df84b59d0f32f938717de5d5af0fd"),
         ),
         Dataset(
-            "acm", "papers joined by a common author, data of Jin et al. 2020", 2006, 12628, 1870, 3, _read_acm,
+            "acm", "papers sharing an author, data of Jin et al. 2020", 2006, 12628, 1870, 3, _read_acm,
             Source(*PRO_GNN, "other_datasets/acm.zip",
                    "f3950005c650a390e869fac37d21d5bfadcf349bc4b5d275eb5090d15564f7ed"),
         ),
@@ -142,12 +142,12 @@ DATASETS: dict[str, Dataset] = {
                    "c350eef06b2c2a9bf8218be2b57cac6d4003d0922eb597a039e9123f75817816"), 10,
         ),
         Dataset(
-            "chameleon_filtered", f"pages about chameleons, {_PLATONOV}", 890, 8854, 2325, 5, _read_heterophilous,
+            "chameleon_filtered", f"pages of a wiki, {_PLATONOV}", 890, 8854, 2325, 5, _read_heterophilous,
             Source(*HETEROPHILOUS, "data/chameleon_filtered.npz",
                    "bf46f07e1fb5249280447e5fe3100f3e82fc4b93ad1e13ffcfdec924b6ac0bb5"), 10,
         ),
         Dataset(
-            "squirrel_filtered", f"pages about squirrels, {_PLATONOV}", 2223, 46998, 2089, 5, _read_heterophilous,
+            "squirrel_filtered", f"pages of a wiki, {_PLATONOV}", 2223, 46998, 2089, 5, _read_heterophilous,
             Source(*HETEROPHILOUS, "data/squirrel_filtered.npz",
                    "f06370ffb3116c5de8b7a600005400b2293c025e0ce2f6916d8201a825505ac7"), 10,
         ),
@@ -193,8 +193,8 @@ def find_dataset(name: str) -> Dataset:
 def load_dataset(name: str, root: str | Path | None = None) -> Data:
     """A graph of the table :data:`DATASETS`: ``x`` float32, ``y`` int64, ``edge_index``, and its ``name``.
 
-    Cora is built in; the others come from the cache, the mirror or their address (see :func:`fetch`). The graphs with
-    published splits carry them as N×10 masks. Time: under a second once the file is here.
+    Cora is built in; the others come from the cache, the mirror or their address (see :func:`fetch`). The
+    graphs with published splits carry them as N×10 masks. Time: under a second once the file is here.
 
     Args:
         name: One of the names of the table.

@@ -1,4 +1,4 @@
-"""What an attack does to a graph: a set of undirected edges, each added if it is absent and removed if it is there."""
+"""What an attack does to a graph: pairs of nodes whose edge is added if absent and removed if there."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, DataCorrupt, DataUnavailable, GraphError
 from asgnn.graphs.checks import check_edges
-from asgnn.graphs.convert import from_keys
 from asgnn.graphs.datasets import find_dataset, load_dataset
+from asgnn.graphs.keys import contains, from_keys, single_keys, sort_keys, to_keys
 from asgnn.graphs.sources import PRO_GNN, Source, fetch, read_npz, write_atomic
 from asgnn.graphs.splits import node_list, read_json
 
@@ -28,8 +28,8 @@ from asgnn.graphs.splits import node_list, read_json
 class Perturbation:
     """A set of edge flips on a graph of ``num_nodes`` nodes.
 
-    Flips may be given in any order and direction; they are kept on the CPU with u < v, sorted by u, then v. A self-loop,
-    a node that is not there and a pair given twice (two flips that cancel) are errors.
+    Flips may be given in any order and direction; they are kept on the CPU with u < v, sorted by u, then v. A
+    self-loop, a node that is not there and a pair given twice (two flips that cancel) are errors.
 
     Args:
         flips: Pairs of nodes, int64 of shape (2, F).
@@ -62,9 +62,10 @@ class Perturbation:
         low, high = flips.min(dim=0).values, flips.max(dim=0).values
         if bool((low == high).any()):
             raise GraphError(f"The flips hold a self-loop at node {int(low[low == high][0])}.")
-        keys, count = torch.unique(low * self.num_nodes + high, return_counts=True)
-        if bool((count > 1).any()):
-            u, v = divmod(int(keys[count > 1][0]), self.num_nodes)
+        keys = sort_keys(to_keys(torch.stack([low, high]), self.num_nodes))
+        repeated = keys[1:][keys[1:] == keys[:-1]]
+        if repeated.numel():
+            u, v = divmod(int(repeated[0]), self.num_nodes)
             raise GraphError(f"The flips hold the pair {u}–{v} more than once; two flips of one pair cancel.")
         if targets is not None:
             if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or targets.dim() != 1:
@@ -85,24 +86,24 @@ class Perturbation:
     def apply(self, data: Data) -> Data:
         r"""The graph with the flips made; ``data`` itself and all it holds besides edges stay as they are.
 
-        Applied twice it gives the first graph again. Where the graph has ``edge_weight``, kept edges keep theirs and
-        added ones get 1. Time :math:`O((E + F) \log (E + F))`.
+        Applied twice it gives the first graph again. Where the graph has ``edge_weight``, kept edges keep
+        theirs and added ones get 1. Time :math:`O((E + F) \log (E + F))`.
         """
         keys = self._keys_of(data)
-        device = keys.device
-        flipped = self._both_ways().to(device)
-        kept = ~torch.isin(keys, flipped)
-        added = flipped[~torch.isin(flipped, keys)]
-        edges, order = torch.cat([keys[kept], added]).sort()
+        both_ways = torch.cat([self.flips, self.flips.flip(0)], dim=1)
+        flipped = to_keys(both_ways, self.num_nodes).to(keys.device)
+        edges = single_keys(torch.cat([keys, flipped]))
         result = copy.copy(data)
         for name in data.edge_attrs():
             if name == "edge_weight":
-                weight = torch.cat([data.edge_weight[kept], data.edge_weight.new_ones(added.numel())])
-                result.edge_weight = weight[order]
+                # Kept edges are in the same order in both sorted lists.
+                weight = data.edge_weight.new_ones(edges.numel())
+                stays = contains(edges, keys)
+                order = keys[stays].argsort()
+                weight[contains(keys, edges)] = data.edge_weight[stays][order]
+                result.edge_weight = weight
             elif name != "edge_index":
-                raise GraphError(
-                    f"The graph has {name}, which is not known for added edges; remove it first."
-                )
+                raise GraphError(f"The graph has {name}, which added edges would lack; remove it first.")
         result.edge_index = from_keys(edges, self.num_nodes)
         return result
 
@@ -131,15 +132,10 @@ class Perturbation:
         if data.num_nodes != self.num_nodes:
             raise GraphError(f"The flips are for {self.num_nodes} nodes, and the graph has {data.num_nodes}.")
         check_edges(data.edge_index, self.num_nodes)
-        return data.edge_index[0] * self.num_nodes + data.edge_index[1]
-
-    def _both_ways(self) -> Tensor:
-        u, v = self.flips
-        return torch.cat([u * self.num_nodes + v, v * self.num_nodes + u])
+        return to_keys(data.edge_index, self.num_nodes)
 
     def _present(self, clean: Data) -> Tensor:
-        u, v = self.flips
-        return torch.isin(u * self.num_nodes + v, self._keys_of(clean).cpu())
+        return contains(self._keys_of(clean).cpu(), to_keys(self.flips, self.num_nodes))
 
     def save(self, path: str | Path) -> None:
         """Writes a NumPy archive without pickled objects, whole or not at all."""
@@ -205,11 +201,9 @@ def diff(clean: Data, poisoned: Data) -> Perturbation:
         (poisoned, "edge_index of the poisoned graph"),
     ):
         check_edges(data.edge_index, num_nodes, name)
-        u, v = data.edge_index.cpu()
-        keys.append((u * num_nodes + v)[u < v])
-    # Each list is free of repeats, so what occurs once is in one of the two graphs only.
-    union, count = torch.unique(torch.cat(keys), return_counts=True)
-    return Perturbation(from_keys(union[count == 1], num_nodes), num_nodes)
+        edges = data.edge_index.cpu()
+        keys.append(to_keys(edges[:, edges[0] < edges[1]], num_nodes))
+    return Perturbation(from_keys(single_keys(torch.cat(keys)), num_nodes), num_nodes)
 
 
 _METATTACK = {
@@ -275,13 +269,15 @@ NETTACK_TARGETS: dict[str, Source] = {
 
 
 def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None = None) -> Perturbation:
-    """The flips of an attacked graph published with Pro-GNN (Jin et al. 2020), for use with :func:`published_split`.
+    """The flips of an attacked graph published with Pro-GNN (Jin et al. 2020).
+
+    They were made for :func:`published_split`.
 
     Args:
         name: Dataset: cora, citeseer, or for Metattack also cora_ml.
         attack: ``"metattack"`` or ``"nettack"``.
-        rate: For Metattack the flips as a share of the edges, 0.05 to 0.25; for Nettack the flips for each target,
-            1 to 5. The targets come with the perturbation.
+        rate: For Metattack the flips as a share of the edges, 0.05 to 0.25; for Nettack the flips for each
+            target, 1 to 5. The targets come with the perturbation.
         root: Folder to use as the cache.
     """
     dataset = find_dataset(name)
@@ -311,7 +307,7 @@ def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None =
     if attack == "nettack":
         nodes = fetch(NETTACK_TARGETS[dataset.name], root)
         targets = node_list(read_json(nodes), "attacked_test_nodes", nodes)
-        # The targets were attacked one after another, so a later flip may undo an earlier one: at most the budget.
+        # The targets were attacked one after another, so a later flip may undo an earlier one.
         budget = round(known) * targets.numel()
         within = len(found) <= budget
     else:

@@ -48,9 +48,10 @@ class Split:
 
 
 def random_split(data: Data, trial: int, *, train: float = 0.1, val: float = 0.1) -> Split:
-    """The split of one trial: random nodes, not balanced over the classes, in the given shares; the rest is the test.
+    """The split of one trial: random nodes in the given shares, the rest for the test.
 
-    It depends on the number of nodes and on ``trial`` alone, so every model and every attack of a trial sees the same.
+    The classes are not balanced. The split depends on the number of nodes and on ``trial`` alone, so every
+    model and every attack of a trial sees the same one.
 
     Args:
         data: The graph.
@@ -61,15 +62,13 @@ def random_split(data: Data, trial: int, *, train: float = 0.1, val: float = 0.1
     if isinstance(trial, bool) or not isinstance(trial, int) or trial < 0:
         raise ConfigError(f"trial must be a whole number from 0, and is {trial!r}.")
     if not (train > 0 and val > 0 and train + val < 1):
-        raise ConfigError(
-            f"train and val must be positive shares with a sum below 1, and are {train} and {val}."
-        )
+        raise ConfigError(f"train={train} and val={val} must be positive and sum to less than 1.")
     num_nodes = int(data.num_nodes or 0)
     num_train, num_val = round(train * num_nodes), round(val * num_nodes)
     if min(num_train, num_val, num_nodes - num_train - num_val) < 1:
         raise GraphError(
-            f"A graph of {num_nodes} nodes is too small for the shares train={train} and val={val}: they give "
-            f"{num_train} training, {num_val} validation and {num_nodes - num_train - num_val} test nodes."
+            f"A graph of {num_nodes} nodes is too small for the shares train={train} and val={val}: "
+            f"they give {num_train}, {num_val} and {num_nodes - num_train - num_val} nodes."
         )
     order = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(trial))
     parts = order.split([num_train, num_val, num_nodes - num_train - num_val])
@@ -79,7 +78,7 @@ def random_split(data: Data, trial: int, *, train: float = 0.1, val: float = 0.1
 def published_split(name: str, root: str | Path | None = None) -> Split:
     """The split published with Pro-GNN (Jin et al. 2020) for a graph as :func:`load_dataset` gives it.
 
-    The pre-attacked graphs were made for this split. On Cora and Citeseer it leaves one node out of all three parts.
+    The pre-attacked graphs were made for this split. On Cora and Citeseer it leaves one node out.
     """
     dataset = find_dataset(name)
     if dataset.name not in PUBLISHED_SPLITS:
