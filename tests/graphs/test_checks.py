@@ -76,7 +76,7 @@ BAD = {
     "weight list": ({"edge_weight": [1.0] * 6}, "edge_weight is a list"),
     "weight int": ({"edge_weight": torch.ones(6).int()}, "edge_weight has dtype int32"),
     "weight NaN": ({"edge_weight": torch.tensor([1, 1, float("nan"), 1, 1, 1])}, r"edge_weight\[2\] is nan"),
-    "weight high": ({"edge_weight": torch.tensor([1, 1, 1, 1.5, 1, 1])}, r"edge_weight\[3\] is 1.5.*\[0, 1\]"),
+    "weight high": ({"edge_weight": torch.tensor([1, 1, 1, 1.5, 1, 1])}, r"weight\[3\] is 1.5.*\[0, 1\]"),
     "weight low": ({"edge_weight": torch.tensor([-0.5, 1, 1, 1, 1, 1])}, r"edge_weight\[0\] is -0.5"),
     "y missing": ({"y": None}, "no y; set data.y"),
     "y short": ({"y": torch.tensor([0, 1])}, r"y must have shape \(5,\).*has \(2,\)"),
@@ -100,7 +100,7 @@ BAD = {
         {"train_mask": torch.eye(5, 2).bool() & torch.tensor([True, False])},
         "train_mask selects no node in split 1",
     ),
-    "overlap": ({"test_mask": torch.tensor([0, 1, 1, 0, 0]).bool()}, "Node 1 is in both val_mask and test_mask"),
+    "overlap": ({"test_mask": torch.tensor([0, 1, 1, 0, 0]).bool()}, "Node 1 is in both val_mask and test"),
     "overlap in a column": (
         {"train_mask": TWO_SPLITS, "val_mask": TWO_SPLITS.flip(1), "test_mask": torch.eye(5, 2).bool()},
         "Node 0 is in both train_mask and test_mask of split 0",

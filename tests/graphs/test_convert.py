@@ -9,7 +9,15 @@ from scipy.sparse.csgraph import connected_components
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, GraphError
-from asgnn.graphs import from_edges, from_networkx, from_scipy, largest_component, to_scipy, undirected, validate
+from asgnn.graphs import (
+    from_edges,
+    from_networkx,
+    from_scipy,
+    largest_component,
+    to_scipy,
+    undirected,
+    validate,
+)
 
 X = np.arange(8.0).reshape(4, 2)
 PAIRS = [(0, 1), (1, 0), (2, 2), (3, 1), (3, 1)]
@@ -165,10 +173,10 @@ def test_from_networkx(kind):
 def test_from_networkx_refuses(monkeypatch):
     with pytest.raises(GraphError, match=r"graph has 3 nodes, but x has shape \(4, 2\)"):
         from_networkx(nx.path_graph(3), X)
-    with pytest.raises(GraphError, match="must be a networkx.Graph, and is a list"):
+    with pytest.raises(GraphError, match=r"must be a networkx\.Graph, and is a list"):
         from_networkx([(0, 1)], X)
     monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(ConfigError, match="needs networkx.*pip install networkx"):
+    with pytest.raises(ConfigError, match=r"needs networkx.*pip install networkx"):
         from_networkx(None, X)
 
 

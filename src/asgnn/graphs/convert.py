@@ -69,7 +69,10 @@ def _features(x: Any) -> Tensor:
         array = x.toarray() if sparse else _array(x, "x")
         if array.dtype.kind not in "fiub":
             raise GraphError(f"x holds {array.dtype} values; the features must be numbers.")
-        features = torch.from_numpy(array.astype(np.float64)).to(torch.get_default_dtype())
+        # NumPy does the conversion, because torch does not take every dtype and byte order of an array.
+        single = torch.get_default_dtype() == torch.float32
+        features = torch.from_numpy(array.astype(np.float32 if single else np.float64))
+        features = features.to(torch.get_default_dtype())
     return features if features.is_floating_point() else features.to(torch.get_default_dtype())
 
 

@@ -10,11 +10,14 @@ import contextlib
 import hashlib
 import http.client
 import io
+import lzma
 import os
 import secrets
 import socket
+import struct
 import sys
 import time
+import tokenize
 import urllib.error
 import urllib.request
 import zipfile
@@ -247,6 +250,25 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise
 
 
+# What zipfile, the decompressors and NumPy's header parser raise on damaged bytes.
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    tokenize.TokenError,
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
 def read_zip(path: Path, members: Iterable[str], optional: Iterable[str] = ()) -> dict[str, bytes]:
     """The named members of a zip archive, whole, in memory; all other members are left alone.
 
@@ -254,7 +276,17 @@ def read_zip(path: Path, members: Iterable[str], optional: Iterable[str] = ()) -
     """
     members = list(members)
     try:
-        with zipfile.ZipFile(path) as archive:
+        packed = path.stat().st_size
+        content = path.read_bytes() if packed <= MAX_UNPACKED else b""
+    except FileNotFoundError as cause:
+        raise DataUnavailable(f"There is no file {path}.") from cause
+    except OSError as cause:
+        raise DataUnavailable(f"{path} cannot be read: {cause.strerror or cause}.") from cause
+    if packed > MAX_UNPACKED:
+        raise DataCorrupt(f"{path} has {packed >> 20} MiB, over the {MAX_UNPACKED >> 20} MiB allowed.")
+    # From here on nothing but the content can be at fault, so whatever zipfile trips over is damage.
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             there = {info.filename: info for info in archive.infolist()}
             for name in members:
                 if name not in there:
@@ -266,12 +298,8 @@ def read_zip(path: Path, members: Iterable[str], optional: Iterable[str] = ()) -
                     f"{path} would unpack to {size >> 20} MiB, over the {MAX_UNPACKED >> 20} MiB allowed."
                 )
             return {info.filename: archive.read(info) for info in wanted}
-    except FileNotFoundError as cause:
-        raise DataUnavailable(f"There is no file {path}.") from cause
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as cause:
+    except DAMAGE as cause:
         raise DataCorrupt(f"{path} is damaged or no zip archive: {cause}.") from cause
-    except OSError as cause:
-        raise DataUnavailable(f"{path} cannot be read: {cause.strerror or cause}.") from cause
 
 
 def read_npz(path: Path, keys: Iterable[str], optional: Iterable[str] = ()) -> dict[str, NDArray[Any]]:
@@ -312,13 +340,5 @@ def _parse_npy(path: Path, name: str, content: bytes) -> NDArray[Any]:
         )
         # Copied, because an array over immutable bytes cannot become a tensor.
         return flat.reshape(shape, order="F" if fortran_order else "C").copy()
-    except (
-        ValueError,
-        EOFError,
-        TypeError,
-        SyntaxError,
-        OverflowError,
-        RecursionError,
-        MemoryError,
-    ) as cause:
+    except DAMAGE as cause:
         raise DataCorrupt(f"The array {array_name} is damaged: {cause}.") from cause
