@@ -1,4 +1,5 @@
 import errno
+import functools
 import os
 
 import numpy as np
@@ -12,6 +13,7 @@ from asgnn.graphs import (
     POISONED,
     Perturbation,
     diff,
+    flips,
     from_scipy,
     load_dataset,
     load_poisoned,
@@ -110,7 +112,8 @@ BAD = {
     "shape": ((pair_tensor((0, 1), (0, 2), (0, 3)).t(), 5), r"shape \(2, F\).*\(3, 2\)"),
     "dtype": ((pair_tensor((0, 1)).int(), 5), "torch.int32"),
     "list": (([(0, 1)], 5), r"and is \[\(0, 1\)\]"),
-    "no nodes": ((pair_tensor(), 0), "num_nodes must be at least 1"),
+    "no nodes": ((pair_tensor(), 0), "num_nodes must be a whole number from 1, and is 0"),
+    "text nodes": ((pair_tensor(), "5"), "and is '5'"),
     "targets outside": ((pair_tensor((0, 1)), 5, torch.tensor([7])), "target names node 7"),
     "targets list": ((pair_tensor((0, 1)), 5, [7]), "targets must be"),
 }
@@ -280,15 +283,15 @@ def test_every_published_attack_is_in_the_test():
     assert table == PUBLISHED.keys()
 
 
-@pytest.fixture(scope="module")
-def graphs():
-    return {}
+# Each clean graph is loaded once for all its attacks.
+clean_graph = functools.cache(load_dataset)
 
 
 @pytest.mark.parametrize(("name", "attack", "rate"), PUBLISHED)
-def test_published_attack(name, attack, rate, mirror, graphs):
+def test_published_attack(name, attack, rate, mirror, monkeypatch):
     mirror(DATASETS[name].source, POISONED[attack][name][rate], NETTACK_TARGETS.get(name))
-    clean = graphs[name] if name in graphs else graphs.setdefault(name, load_dataset(name))
+    monkeypatch.setattr(flips, "load_dataset", clean_graph)
+    clean = clean_graph(name, None)
     found = load_poisoned(name, attack, rate)
     assert (found.added(clean).size(1), found.removed(clean).size(1)) == PUBLISHED[name, attack, rate]
     assert found.meta["rate"] == f"{rate:g}"
@@ -305,6 +308,8 @@ def test_published_attack(name, attack, rate, mirror, graphs):
 NOT_PUBLISHED = [
     (("cora", "metattack", 0.3), "at rate 0.3 is published, only at 0.05, 0.1, 0.15, 0.2, 0.25"),
     (("cora", "metattack", 25), "only at 0.05"),
+    (("cora", "metattack", "5%"), "at rate 5% is published"),
+    (("cora", "metattack", float("nan")), "at rate nan"),
     (("citeseer", "nettack", 0.05), "only at 1, 2, 3, 4, 5"),
     (("cora_ml", "nettack", 1), "No nettack graph of cora_ml is published, only of cora, citeseer"),
     (("acm", "metattack", 0.1), "No metattack graph of acm is published"),

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -34,7 +35,7 @@ def test_random_split_depends_on_the_trial_alone():
     first = random_split(graph(50), 3)
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(2)
-    again, other = random_split(graph(50), 3), random_split(graph(50), 4)
+    again, other = random_split(graph(50), np.int64(3)), random_split(graph(50), 4)
     assert torch.equal(first.train, again.train)
     assert not torch.equal(first.train, other.train)
 

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +56,8 @@ class Perturbation:
                 f"{flips.dtype} of shape {tuple(flips.shape)}" if isinstance(flips, Tensor) else repr(flips)
             )
             raise GraphError(f"flips must be an int64 tensor of shape (2, F), and is {what}.")
-        if self.num_nodes < 1:
-            raise GraphError(f"num_nodes must be at least 1, and is {self.num_nodes}.")
+        if not isinstance(self.num_nodes, Integral) or self.num_nodes < 1:
+            raise GraphError(f"num_nodes must be a whole number from 1, and is {self.num_nodes!r}.")
         flips = flips.cpu()
         _check_range(flips, self.num_nodes, "flip")
         low, high = flips.min(dim=0).values, flips.max(dim=0).values
@@ -293,10 +294,10 @@ def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None =
             f"asgnn.attacks makes one."
         )
     rates = published[dataset.name]
-    known = next((one for one in rates if abs(one - rate) < 1e-9), None)
+    known = next((one for one in rates if isinstance(rate, Real) and abs(one - float(rate)) < 1e-9), None)
     if known is None:
         raise ConfigError(
-            f"No {attack} graph of {dataset.name} at rate {rate:g} is published, "
+            f"No {attack} graph of {dataset.name} at rate {rate} is published, "
             f"only at {', '.join(f'{one:g}' for one in rates)}."
         )
     source = rates[known]

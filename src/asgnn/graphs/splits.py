@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def random_split(data: Data, trial: int, *, train: float = 0.1, val: float = 0.1
         train: Share of the nodes to learn from.
         val: Share of the nodes to choose by.
     """
-    if isinstance(trial, bool) or not isinstance(trial, int) or trial < 0:
+    if isinstance(trial, bool) or not isinstance(trial, Integral) or trial < 0:
         raise ConfigError(f"trial must be a whole number from 0, and is {trial!r}.")
     if not (train > 0 and val > 0 and train + val < 1):
         raise ConfigError(f"train={train} and val={val} must be positive and sum to less than 1.")
@@ -70,7 +71,7 @@ def random_split(data: Data, trial: int, *, train: float = 0.1, val: float = 0.1
             f"A graph of {num_nodes} nodes is too small for the shares train={train} and val={val}: "
             f"they give {num_train}, {num_val} and {num_nodes - num_train - num_val} nodes."
         )
-    order = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(trial))
+    order = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(int(trial)))
     parts = order.split([num_train, num_val, num_nodes - num_train - num_val])
     return Split(*(part.sort().values for part in parts))
 
