@@ -14,7 +14,9 @@ from asgnn.graphs import (
     Perturbation,
     diff,
     flips,
+    from_edges,
     from_scipy,
+    largest_component,
     load_dataset,
     load_poisoned,
     to_scipy,
@@ -102,6 +104,21 @@ def test_awkward_graphs():
     assert torch.equal(nothing.apply(full).edge_index, full.edge_index)
     with pytest.raises(GraphError, match="clean graph has none"):
         nothing.rate(EDGELESS)
+
+
+def test_as_many_edges_as_nodes():
+    """Nothing but the names tells node from edge attributes here."""
+    clean = from_edges(torch.eye(4), [(0, 1), (1, 2)], y=[0, 1, 0, 1])
+    clean.edge_weight = torch.full((4,), 0.5)
+    clean.train_mask = torch.tensor([True, False, False, False])
+    poisoned = Perturbation(pair_tensor((0, 1), (2, 3)), 4).apply(clean)
+    assert poisoned.edge_index.tolist() == [[1, 2, 2, 3], [2, 1, 3, 2]]
+    assert poisoned.edge_weight.tolist() == [0.5, 0.5, 1, 1]
+    assert poisoned.train_mask is clean.train_mask
+    part = largest_component(clean)
+    assert part.y.tolist() == [0, 1, 0]
+    assert part.train_mask.tolist() == [True, False, False]
+    assert part.edge_weight.numel() == 4
 
 
 BAD = {

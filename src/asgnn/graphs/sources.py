@@ -131,7 +131,7 @@ def fetch(source: Source, root: str | Path | None = None, progress: bool | None 
             )
 
     if progress is None:
-        progress = sys.stderr.isatty()
+        progress = sys.stderr is not None and sys.stderr.isatty()
     try:
         content = _download(source.url, progress)
     except (OSError, http.client.HTTPException) as cause:
