@@ -1,1 +1,43 @@
 """Graphs: what a graph is here, where it comes from, and what may be wrong with it."""
+
+from asgnn.graphs.checks import check_split, validate
+from asgnn.graphs.convert import (
+    from_edges,
+    from_networkx,
+    from_scipy,
+    largest_component,
+    to_scipy,
+    undirected,
+)
+from asgnn.graphs.datasets import DATASETS, Dataset, available, find_dataset, load_dataset
+from asgnn.graphs.flips import POISONED, Perturbation, diff, load_poisoned
+from asgnn.graphs.sources import Source, fetch, read_npz
+from asgnn.graphs.splits import PUBLISHED_SPLITS, Split, apply_split, published_split, random_split
+
+__all__ = [
+    "DATASETS",
+    "POISONED",
+    "PUBLISHED_SPLITS",
+    "Dataset",
+    "Perturbation",
+    "Source",
+    "Split",
+    "apply_split",
+    "available",
+    "check_split",
+    "diff",
+    "fetch",
+    "find_dataset",
+    "from_edges",
+    "from_networkx",
+    "from_scipy",
+    "largest_component",
+    "load_dataset",
+    "load_poisoned",
+    "published_split",
+    "random_split",
+    "read_npz",
+    "to_scipy",
+    "undirected",
+    "validate",
+]

@@ -1,0 +1,206 @@
+"""Graphs from and to what other programs keep them in; every road ends in the one form of :mod:`checks`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sized
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+from torch_geometric.data import Data
+
+from asgnn.errors import ConfigError, GraphError
+from asgnn.graphs.checks import check_edges, validate
+from asgnn.graphs.keys import from_keys, to_keys, unique_keys
+
+
+def undirected(edge_index: Tensor, num_nodes: int) -> Tensor:
+    r"""Both directions of every edge, once each, sorted by row then column, without self-loops.
+
+    Time :math:`O(E \log E)`.
+    """
+    edges = edge_index[:, edge_index[0] != edge_index[1]]
+    keys = torch.cat([to_keys(edges, num_nodes), to_keys(edges.flip(0), num_nodes)])
+    return from_keys(unique_keys(keys), num_nodes)
+
+
+def from_edges(x: Any, edges: Any, y: Any = None) -> Data:
+    r"""A graph from node features and pairs of node numbers.
+
+    The edges may be directed or not, may repeat and may hold self-loops: the graph is undirected, each edge
+    is there once and self-loops are dropped. Time :math:`O(NF + E \log E)`.
+
+    Args:
+        x: N×F features: tensor, array, SciPy sparse matrix or nested lists. A float tensor keeps its
+            dtype, all else becomes torch's default dtype.
+        edges: Pairs ``(u, v)``: any iterable of them, or an E×2 array or tensor (an ``edge_index`` is its
+            transpose, so give ``edge_index.t()``).
+        y: N integer labels, or none.
+    """
+    features = _features(x)
+    pairs = _pairs(edges)
+    num_nodes = features.size(0)
+    outside = ((pairs < 0) | (pairs >= num_nodes)).any(axis=1)
+    if outside.any():
+        at = int(outside.argmax())
+        raise GraphError(
+            f"Edge number {at} is {pairs[at, 0]}–{pairs[at, 1]}, but the nodes, the rows of x, "
+            f"are numbered 0 to {num_nodes - 1}."
+        )
+    # Range-checked first: an unsigned number too large for int64 must not wrap round.
+    edge_index = torch.from_numpy(np.ascontiguousarray(pairs.astype(np.int64).T))
+    data = Data(x=features, edge_index=undirected(edge_index, num_nodes), y=_labels(y))
+    validate(data, need_labels=False)
+    return data
+
+
+def _features(x: Any) -> Tensor:
+    if x is None:
+        raise GraphError("The graph has no x; give N×F features, or numpy.eye(N) where there are none.")
+    if isinstance(x, Tensor):
+        features = x.to_dense() if x.layout != torch.strided else x
+    else:
+        sparse: bool = sp.issparse(x)
+        array = x.toarray() if sparse else _array(x, "x")
+        if array.dtype.kind not in "fiub":
+            raise GraphError(f"x holds {array.dtype} values; the features must be numbers.")
+        # NumPy does the conversion, because torch does not take every dtype and byte order of an array.
+        single = torch.get_default_dtype() == torch.float32
+        features = torch.from_numpy(array.astype(np.float32 if single else np.float64))
+        features = features.to(torch.get_default_dtype())
+    return features if features.is_floating_point() else features.to(torch.get_default_dtype())
+
+
+def _labels(y: Any) -> Tensor | None:
+    if y is None:
+        return None
+    if not isinstance(y, Tensor):
+        array = _array(y, "y")
+        if array.dtype.kind not in "iu":
+            raise GraphError(f"y holds {array.dtype} values; class labels must be integers from 0.")
+        y = torch.from_numpy(array.astype(np.int64))
+    integer = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
+    # What is no integer is left as it is for validate to name.
+    return y.long() if integer else y
+
+
+def _array(values: Any, name: str) -> NDArray[Any]:
+    if isinstance(values, Iterable) and not isinstance(values, Sized):
+        values = list(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as cause:
+        raise GraphError(f"{name} is ragged: its rows have different lengths.") from cause
+    if array.dtype == object:
+        raise GraphError(f"{name} is ragged or holds something other than numbers.")
+    return array
+
+
+def _pairs(edges: Any) -> NDArray[Any]:
+    if isinstance(edges, Tensor):
+        edges = edges.detach().cpu().numpy()
+    if not isinstance(edges, np.ndarray):
+        if not isinstance(edges, Iterable) or isinstance(edges, str | bytes):
+            raise GraphError(f"edges must be pairs of node numbers, and is a {type(edges).__name__}.")
+        edges = list(edges)
+        for at, pair in enumerate(edges):
+            if not isinstance(pair, Sized) or len(pair) != 2 or isinstance(pair, str | bytes):
+                raise GraphError(f"Edge number {at} is {pair!r}, not a pair of node numbers.")
+        if not edges:
+            return np.empty((0, 2), dtype=np.int64)
+        edges = _array(edges, "edges")
+    if edges.size == 0:
+        return np.empty((0, 2), dtype=np.int64)
+    if edges.ndim != 2 or edges.shape[1] != 2:
+        hint = "; give its transpose" if edges.ndim == 2 and edges.shape[0] == 2 else ""
+        raise GraphError(f"edges must have shape (E, 2), one pair a row, and has {edges.shape}{hint}.")
+    if edges.dtype.kind not in "iu":
+        raise GraphError(f"edges holds {edges.dtype} values; node numbers must be integers.")
+    return edges
+
+
+def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
+    r"""A graph from an adjacency matrix: every non-zero entry, in either direction, is an edge.
+
+    The entries' values are not kept, nor is the diagonal. Time :math:`O(NF + E \log E)`.
+
+    Args:
+        adj: N×N SciPy sparse matrix or array, or a dense NumPy one.
+        x: N×F features, as in :func:`from_edges`.
+        y: N integer labels, or none.
+    """
+    try:
+        matrix = sp.coo_array(adj)
+    except (TypeError, ValueError) as cause:
+        raise GraphError(f"adj must be a matrix of numbers, and is a {type(adj).__name__}.") from cause
+    if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise GraphError(f"adj must be square, and has shape {matrix.shape}.")
+    features = _features(x)
+    if features.dim() != 2 or features.size(0) != matrix.shape[0]:
+        raise GraphError(
+            f"adj is for {matrix.shape[0]} nodes, but x has shape {tuple(features.shape)}: "
+            f"one row a node is needed."
+        )
+    if matrix.data.dtype.kind == "f" and not np.isfinite(matrix.data).all():
+        at = int((~np.isfinite(matrix.data)).argmax())
+        raise GraphError(
+            f"adj[{matrix.row[at]}, {matrix.col[at]}] is {matrix.data[at]}: entries must be finite."
+        )
+    # Repeated coordinates add up in SciPy; summed first, so that 1 − 1 is no edge here either.
+    matrix.sum_duplicates()
+    present = matrix.data != 0
+    return from_edges(features, np.stack([matrix.row[present], matrix.col[present]], axis=1), y)
+
+
+def to_scipy(data: Data) -> sp.csr_array:
+    """The N×N adjacency matrix, float32, with ``edge_weight`` where the graph has one and ones elsewhere."""
+    check_edges(data.edge_index, int(data.num_nodes or 0))
+    return _adjacency(data)
+
+
+def _adjacency(data: Data) -> sp.csr_array:
+    num_nodes = int(data.num_nodes)
+    row, col = data.edge_index.cpu().numpy()
+    weight = getattr(data, "edge_weight", None)
+    values = np.ones(len(row), np.float32) if weight is None else weight.detach().cpu().float().numpy()
+    return sp.csr_array((values, (row, col)), shape=(num_nodes, num_nodes))
+
+
+def from_networkx(graph: Any, x: Any, y: Any = None) -> Data:
+    """A graph from a NetworkX one, directed or not; row i of ``x`` belongs to the i-th of ``graph.nodes``.
+
+    Attributes of nodes and edges are not read.
+    """
+    try:
+        import networkx
+    except ImportError as cause:
+        raise ConfigError("from_networkx needs networkx, which is not here: pip install networkx.") from cause
+    if not isinstance(graph, networkx.Graph):
+        raise GraphError(f"graph must be a networkx.Graph, and is a {type(graph).__name__}.")
+    features = _features(x)
+    if features.dim() != 2 or features.size(0) != graph.number_of_nodes():
+        raise GraphError(
+            f"graph has {graph.number_of_nodes()} nodes, but x has shape {tuple(features.shape)}: "
+            f"one row a node is needed."
+        )
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    return from_edges(features, [(number[u], number[v]) for u, v in graph.edges()], y)
+
+
+def largest_component(data: Data) -> Data:
+    r"""The graph of the largest connected component.
+
+    Its nodes keep their order, and their features, labels, masks and weights go with them. Of several largest
+    components, the one with the smallest node number is taken. Time :math:`O(NF + E \log E)`.
+    """
+    validate(data, need_labels=False)
+    components, member = connected_components(_adjacency(data), directed=False)
+    if components == 1:
+        return copy.copy(data)
+    largest = np.bincount(member).argmax()
+    return data.subgraph(torch.from_numpy(member == largest).to(data.edge_index.device))

@@ -1,0 +1,229 @@
+"""The graphs of the experiments: one table, one loader, and one reader for each kind of file.
+
+Every graph is undirected, without self-loops, and cut to its largest connected component, whose nodes keep
+the order of the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from asgnn.errors import ConfigError, DataCorrupt
+from asgnn.graphs.convert import from_edges, from_scipy, largest_component
+from asgnn.graphs.sources import (
+    GNN_META_ATTACK,
+    HETEROPHILOUS,
+    PRO_GNN,
+    Source,
+    cache_folder,
+    fetch,
+    mirror_folder,
+    read_npz,
+    read_zip,
+)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A graph of the table: where it comes from, how it is read, and what it is once it is loaded."""
+
+    name: str
+    origin: str
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+    read: Callable[[Path], Data]
+    source: Source | None = None  # none: built in
+    splits: int = 0  # published splits that come with the graph, as columns of its masks
+
+
+def _csr(arrays: dict[str, NDArray[Any]], prefix: str) -> sp.csr_array:
+    data, indices, indptr, shape = (arrays[f"{prefix}_{part}"] for part in CSR)
+    return sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
+
+
+CSR = ("data", "indices", "indptr", "shape")
+
+
+def _read_attributed(path: Path) -> Data:
+    # The archive of citeseer also holds pickled objects; they are not named here and so never touched.
+    keys = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in CSR]
+    arrays = read_npz(path, [*keys, "labels"])
+    return from_scipy(_csr(arrays, "adj"), _csr(arrays, "attr").astype(np.float32), arrays["labels"])
+
+
+def _read_featureless(path: Path) -> Data:
+    arrays = read_npz(path, [*(f"adj_{part}" for part in CSR), "labels"])
+    adj = _csr(arrays, "adj")
+    data = largest_component(from_scipy(adj, np.zeros((adj.shape[0], 1), np.float32), arrays["labels"]))
+    # The identity is that of the component: a column for a node that is not there would only be zeros.
+    data.x = torch.eye(data.num_nodes)
+    return data
+
+
+def _read_builtin(path: Path) -> Data:
+    arrays = read_npz(path, ["shape", "attr_indptr", "attr_indices", "edges", "labels"])
+    nodes, features = arrays["shape"].tolist()
+    # Stored as unsigned 16-bit numbers; SciPy wants signed ones.
+    indices, indptr = arrays["attr_indices"].astype(np.int32), arrays["attr_indptr"].astype(np.int32)
+    x = sp.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(nodes, features))
+    return from_edges(x, arrays["edges"], arrays["labels"])
+
+
+def _read_heterophilous(path: Path) -> Data:
+    parts = {f"{part}_mask": f"{part}_masks" for part in ("train", "val", "test")}
+    arrays = read_npz(path, ["node_features", "node_labels", "edges", *parts.values()])
+    data = from_edges(arrays["node_features"], arrays["edges"], arrays["node_labels"])
+    for name, stored in parts.items():
+        data[name] = torch.from_numpy(np.ascontiguousarray(arrays[stored].T))
+    return data
+
+
+def _read_acm(path: Path) -> Data:
+    names = ("acm/acm.feature", "acm/acm.label", "acm/acm.edge")
+    feature, label, edge = read_zip(path, names).values()
+    try:
+        labels = np.array(label.split(), dtype=np.int64)
+        edges = np.array(edge.split(), dtype=np.int64).reshape(-1, 2)
+        # Eleven megabytes of "0 1 0 …": the digits are taken as bytes, a hundred times faster than as text.
+        digits = np.frombuffer(feature, dtype=np.uint8)
+        digits = digits[digits > ord(" ")] - ord("0")
+        x = digits.reshape(len(labels), -1)
+    except ValueError as cause:
+        raise DataCorrupt(f"{path} does not hold numbers where it should: {cause}.") from cause
+    if digits.max(initial=0) > 1:
+        raise DataCorrupt(f"acm/acm.feature in {path} holds something other than the digits 0 and 1.")
+    return from_edges(x, edges, labels)
+
+
+_CITATION = "citation graph"
+_ATTRIBUTED = "data of Zügner and Günnemann 2019"
+_PLATONOV = "data of Platonov et al. 2023"
+
+DATASETS: dict[str, Dataset] = {
+    dataset.name: dataset
+    for dataset in (
+        Dataset("cora", f"{_CITATION}, Sen et al. 2008", 2485, 5069, 1433, 7, _read_builtin),
+        Dataset(
+            "citeseer", f"{_CITATION}, {_ATTRIBUTED}", 2110, 3668, 3703, 6, _read_attributed,
+            Source(*GNN_META_ATTACK, "data/citeseer.npz",
+                   "36e9a5bbe84eaa0c3c6b226f8b27450bb79246a5df22c375b3bacddb856efa8e"),
+        ),
+        Dataset(
+            "cora_ml", f"{_CITATION}, {_ATTRIBUTED}", 2810, 7981, 2879, 7, _read_attributed,
+            Source(*GNN_META_ATTACK, "data/cora_ml.npz",
+                   "ffbe4e64857dc6bf38f1877e4312559a064df84b59d0f32f938717de5d5af0fd"),
+        ),
+        Dataset(
+            "acm", "papers sharing an author, data of Jin et al. 2020", 2006, 12628, 1870, 3, _read_acm,
+            Source(*PRO_GNN, "other_datasets/acm.zip",
+                   "f3950005c650a390e869fac37d21d5bfadcf349bc4b5d275eb5090d15564f7ed"),
+        ),
+        Dataset(
+            "polblogs", f"political blogs, {_ATTRIBUTED}", 1222, 16714, 1222, 2, _read_featureless,
+            Source(*GNN_META_ATTACK, "data/polblogs.npz",
+                   "cd0983c2b1caa3bbe2703a4e316f97bb1dccd33f98800d3d8e4bbe51cc86941b"),
+        ),
+        Dataset(
+            "actor", f"actors on one page, {_PLATONOV}", 7600, 26659, 932, 5, _read_heterophilous,
+            Source(*HETEROPHILOUS, "data/actor.npz",
+                   "c350eef06b2c2a9bf8218be2b57cac6d4003d0922eb597a039e9123f75817816"), 10,
+        ),
+        Dataset(
+            "chameleon_filtered", f"pages of a wiki, {_PLATONOV}", 890, 8854, 2325, 5, _read_heterophilous,
+            Source(*HETEROPHILOUS, "data/chameleon_filtered.npz",
+                   "bf46f07e1fb5249280447e5fe3100f3e82fc4b93ad1e13ffcfdec924b6ac0bb5"), 10,
+        ),
+        Dataset(
+            "squirrel_filtered", f"pages of a wiki, {_PLATONOV}", 2223, 46998, 2089, 5, _read_heterophilous,
+            Source(*HETEROPHILOUS, "data/squirrel_filtered.npz",
+                   "f06370ffb3116c5de8b7a600005400b2293c025e0ce2f6916d8201a825505ac7"), 10,
+        ),
+        Dataset(
+            "cornell", f"web pages of a university, {_PLATONOV}", 183, 277, 1703, 5, _read_heterophilous,
+            Source(*HETEROPHILOUS, "data/cornell.npz",
+                   "684c54ba3daa13b0ba1f04a3d6dd1b1175c1ae9bdeb982851fd4ff96d3aac298"), 10,
+        ),
+        Dataset(
+            "texas", f"web pages of a university, {_PLATONOV}", 183, 279, 1703, 5, _read_heterophilous,
+            Source(*HETEROPHILOUS, "data/texas.npz",
+                   "b164b99e6c3d43e4ab07488ec59bd8c815f90cbc1bd4cf425ce587d2b534d844"), 10,
+        ),
+        Dataset(
+            "wisconsin", f"web pages of a university, {_PLATONOV}", 251, 450, 1703, 5, _read_heterophilous,
+            Source(*HETEROPHILOUS, "data/wisconsin.npz",
+                   "2543c89838cfc75f737f7c4664cc1d097f8268602c20b2d1bd4f21407df9c074"), 10,
+        ),
+        Dataset(
+            "minesweeper", f"a board of the game, {_PLATONOV}", 10000, 39402, 7, 2, _read_heterophilous,
+            Source(*HETEROPHILOUS, "data/minesweeper.npz",
+                   "e664c8dacf1e8ac466c2c09ed4b237bd2c5541f47a6eae9c6092cb87f16412b3"), 10,
+        ),
+        Dataset(
+            "tolokers", f"workers on common tasks, {_PLATONOV}", 11758, 519000, 10, 2, _read_heterophilous,
+            Source(*HETEROPHILOUS, "data/tolokers.npz",
+                   "dacf3ac94cec53d03cd2adb5255c08b33dee1656c33ca8164a464bd9450a1667"), 10,
+        ),
+    )
+}  # fmt: skip
+
+
+def find_dataset(name: str) -> Dataset:
+    """The entry of the table for a name, whatever its case and with ``-`` for ``_``."""
+    key = str(name).strip().lower().replace("-", "_")
+    if key in DATASETS:
+        return DATASETS[key]
+    close = difflib.get_close_matches(key, DATASETS, n=1, cutoff=0.4)
+    hint = f" (nearest: {close[0]})" if close else ""
+    raise ConfigError(f"There is no dataset {name!r}{hint}; the names are {', '.join(DATASETS)}.")
+
+
+def load_dataset(name: str, root: str | Path | None = None) -> Data:
+    """A graph of the table :data:`DATASETS`: ``x`` float32, ``y`` int64, ``edge_index``, and its ``name``.
+
+    Cora is built in; the others come from the cache, the mirror or their address (see :func:`fetch`). The
+    graphs with published splits carry them as N×10 masks. Time: under a second once the file is here.
+
+    Args:
+        name: One of the names of the table.
+        root: Folder to use as the cache.
+    """
+    dataset = find_dataset(name)
+    if dataset.source is None:
+        with resources.as_file(resources.files("asgnn.graphs") / "resources" / f"{dataset.name}.npz") as path:
+            data = dataset.read(path)
+    else:
+        data = dataset.read(fetch(dataset.source, root))
+    data = largest_component(data)
+    # torch's default dtype may be another one in the caller's program.
+    data.x = data.x.float()
+    data.name = dataset.name
+    return data
+
+
+Availability = Literal["built in", "cached", "mirror", "download"]
+
+
+def available(name: str, root: str | Path | None = None) -> Availability:
+    """Where :func:`load_dataset` would find the graph now; looks at names only, reads and hashes nothing."""
+    source = find_dataset(name).source
+    if source is None:
+        return "built in"
+    if source.within(cache_folder(root)).is_file():
+        return "cached"
+    mirror = mirror_folder()
+    if mirror is not None and source.within(mirror).is_file():
+        return "mirror"
+    return "download"

@@ -1,0 +1,344 @@
+"""Data files of other people: found in the cache, in a mirror or at their address, believed by their hash.
+
+The cache is ``$ASGNN_CACHE``, else ``$XDG_CACHE_HOME/asgnn``, else ``~/.cache/asgnn``, and is made when it is
+needed. ``$ASGNN_MIRROR`` is a folder of files that are already here. Both hold ``OWNER/REPO/PATH``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import io
+import lzma
+import os
+import secrets
+import socket
+import struct
+import sys
+import time
+import tokenize
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asgnn.errors import DataCorrupt, DataUnavailable
+
+# Repository and commit of the three collections the tables of this package point into.
+GNN_META_ATTACK = ("danielzuegner/gnn-meta-attack", "982d900d05f19f0bd061b8d4988310bd7baa5f91")
+PRO_GNN = ("ChandlerBang/Pro-GNN", "90e11956bf8145dc2ff441fc9923bc95b535f289")
+HETEROPHILOUS = ("yandex-research/heterophilous-graphs", "a431395582e929d88271309716bea4fe24ce6318")
+
+ATTEMPTS = 3
+BACK_OFF = 0.5  # seconds before the second attempt, doubled before the third
+TIMEOUT = 10.0  # seconds without a sign of life
+CHUNK = 1 << 16
+MAX_DOWNLOAD = 64 << 20  # bytes; the largest file in the tables has under 2 MiB
+MAX_UNPACKED = 512 << 20  # bytes of arrays or text out of one archive
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file at one commit of a public repository, and the hash it must have."""
+
+    owner_repo: str
+    commit: str
+    path: str
+    sha256: str
+
+    @property
+    def url(self) -> str:
+        return f"https://raw.githubusercontent.com/{self.owner_repo}/{self.commit}/{self.path}"
+
+    def within(self, folder: Path) -> Path:
+        """Where a cache or mirror keeps the file; refuses to lead out of ``folder``."""
+        relative = PurePosixPath(self.owner_repo, self.path)
+        if relative.is_absolute() or ".." in relative.parts or "\\" in str(relative):
+            raise DataUnavailable(
+                f"{self.owner_repo}/{self.path} is not a path inside a cache or mirror folder."
+            )
+        return folder.joinpath(*relative.parts)
+
+
+def cache_folder(root: str | Path | None = None) -> Path:
+    """The folder downloads are kept in: ``root`` if given, else what the environment says. Makes nothing."""
+    if root is not None:
+        return Path(root).expanduser()
+    if own := os.environ.get("ASGNN_CACHE"):
+        return Path(own).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG rules say to ignore a relative path.
+    if Path(shared).is_absolute():
+        return Path(shared) / "asgnn"
+    try:
+        return Path.home() / ".cache" / "asgnn"
+    except RuntimeError as cause:
+        raise DataUnavailable(
+            "There is no home folder for the cache; set ASGNN_CACHE to a folder."
+        ) from cause
+
+
+def mirror_folder() -> Path | None:
+    """The folder ``$ASGNN_MIRROR``, or none if the variable is not set."""
+    value = os.environ.get("ASGNN_MIRROR")
+    if not value:
+        return None
+    folder = Path(value).expanduser()
+    if not folder.is_dir():
+        raise DataUnavailable(
+            f"ASGNN_MIRROR is set to {value}, which is not a folder; correct it or unset it."
+        )
+    return folder
+
+
+def fetch(source: Source, root: str | Path | None = None, progress: bool | None = None) -> Path:
+    """The path of a file with the right hash: in the cache, else in the mirror, else downloaded and cached.
+
+    A file of the mirror is used where it lies. A cached file with the wrong hash is passed over and replaced
+    by the download; a mirror's or a downloaded one with the wrong hash is an error. Two processes may fetch
+    the same file at once: whoever ends last replaces an equal file. Time: one SHA-256 of the file.
+
+    Args:
+        source: Which file.
+        root: Folder to use as the cache.
+        progress: Whether to write a progress line on stderr; by default if that is a terminal.
+    """
+    cached = source.within(cache_folder(root))
+    spoiled = ""
+    if (found := _hash_of(cached)) == source.sha256:
+        return cached
+    if found is not None:
+        spoiled = f" (the file now at {cached} has sha256 {found} instead of {source.sha256})"
+
+    mirror = mirror_folder()
+    if mirror is not None:
+        mirrored = source.within(mirror)
+        found = _hash_of(mirrored)
+        if found == source.sha256:
+            return mirrored
+        if found is not None:
+            raise DataCorrupt(
+                f"The mirror's file {mirrored} has sha256 {found} instead of {source.sha256}; "
+                f"replace it by the one at {source.url}."
+            )
+
+    if progress is None:
+        progress = sys.stderr is not None and sys.stderr.isatty()
+    try:
+        content = _download(source.url, progress)
+    except (OSError, http.client.HTTPException) as cause:
+        raise DataUnavailable(
+            f"{source.path} of {source.owner_repo} is not here and could not be had from {source.url}: "
+            f"{_reason(cause)}; set ASGNN_MIRROR to a folder that holds {source.owner_repo}/{source.path}, "
+            f"or put the file at {cached}{spoiled}."
+        ) from cause
+    found = hashlib.sha256(content).hexdigest()
+    if found != source.sha256:
+        raise DataCorrupt(
+            f"What came from {source.url} has sha256 {found} instead of {source.sha256}; nothing was kept."
+        )
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(cached, content)
+    except OSError as cause:
+        raise DataUnavailable(
+            f"{source.path} was downloaded but could not be written to {cached}: {cause.strerror or cause}; "
+            f"free some space there or set ASGNN_CACHE to another folder."
+        ) from cause
+    return cached
+
+
+def _hash_of(path: Path) -> str | None:
+    """SHA-256 of a file, none if there is no such file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as cause:
+        raise DataUnavailable(f"{path} cannot be read: {cause.strerror or cause}.") from cause
+
+
+def _download(url: str, progress: bool) -> bytes:
+    """The body at ``url``; tries again only what may pass by itself: without network it fails at once."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _read_body(url, progress)
+        except (OSError, http.client.HTTPException) as cause:
+            if attempt == ATTEMPTS or not _may_pass(cause):
+                raise
+        time.sleep(BACK_OFF * 2 ** (attempt - 1))
+    raise AssertionError("unreachable")
+
+
+def _read_body(url: str, progress: bool) -> bytes:
+    request = urllib.request.Request(url, headers={"User-Agent": "asgnn"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        declared = response.headers.get("Content-Length", "")
+        expected = int(declared) if declared.isdigit() else None
+        body = io.BytesIO()
+        try:
+            while chunk := response.read(CHUNK):
+                body.write(chunk)
+                if max(body.tell(), expected or 0) > MAX_DOWNLOAD:
+                    raise DataCorrupt(
+                        f"What is at {url} is larger than {MAX_DOWNLOAD >> 20} MiB; it was not kept."
+                    )
+                if progress:
+                    _tell(url, body.tell(), expected)
+        finally:
+            if progress:
+                sys.stderr.write("\n")
+    # A connection cut short is silent when read in chunks.
+    if expected is not None and body.tell() < expected:
+        raise http.client.IncompleteRead(b"", expected - body.tell())
+    return body.getvalue()
+
+
+def _tell(url: str, done: int, expected: int | None) -> None:
+    share = f"{100 * done // expected:3d} %" if expected else f"{done >> 10} KiB"
+    sys.stderr.write(f"\r{PurePosixPath(url).name}: {share}")
+    sys.stderr.flush()
+
+
+def _may_pass(cause: BaseException) -> bool:
+    """Whether the same request may succeed a moment later."""
+    if isinstance(cause, urllib.error.HTTPError):
+        return cause.code == 429 or cause.code >= 500
+    if isinstance(cause, urllib.error.URLError):
+        # No name server, no route, nobody there: waiting half a second does not mend these.
+        return isinstance(cause.reason, ConnectionResetError)
+    return not isinstance(cause, socket.gaierror)
+
+
+def _reason(cause: BaseException) -> str:
+    if isinstance(cause, urllib.error.HTTPError):
+        return f"the server answered {cause.code} {cause.reason}"
+    if isinstance(cause, urllib.error.URLError):
+        cause = cause.reason if isinstance(cause.reason, BaseException) else cause
+    if isinstance(cause, http.client.IncompleteRead):
+        return "the connection broke off early"
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(cause) or type(cause).__name__
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Writes all of ``content`` to ``path`` or leaves everything as it was; raises OSError.
+
+    The bytes go to a new file in the same folder, to the disk, and then take the name in one step.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        # Opened by hand: tempfile would make the result readable by its owner alone.
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)  # noqa: PTH105 - one spelling for both calls into os
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+# What zipfile, the decompressors and NumPy's header parser raise on damaged bytes.
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    tokenize.TokenError,
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+def read_zip(path: Path, members: Iterable[str], optional: Iterable[str] = ()) -> dict[str, bytes]:
+    """The named members of a zip archive, whole, in memory; all other members are left alone.
+
+    Sizes are checked before anything is unpacked, and no member can unpack to more than it declares.
+    """
+    members = list(members)
+    try:
+        packed = path.stat().st_size
+        content = path.read_bytes() if packed <= MAX_UNPACKED else b""
+    except FileNotFoundError as cause:
+        raise DataUnavailable(f"There is no file {path}.") from cause
+    except OSError as cause:
+        raise DataUnavailable(f"{path} cannot be read: {cause.strerror or cause}.") from cause
+    if packed > MAX_UNPACKED:
+        raise DataCorrupt(f"{path} has {packed >> 20} MiB, over the {MAX_UNPACKED >> 20} MiB allowed.")
+    # From here on nothing but the content can be at fault, so whatever zipfile trips over is damage.
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            there = {info.filename: info for info in archive.infolist()}
+            for name in members:
+                if name not in there:
+                    raise DataCorrupt(f"{path} holds no {name.removesuffix('.npy')}.")
+            wanted = [there[name] for name in (*members, *optional) if name in there]
+            size = sum(info.file_size for info in wanted)
+            if size > MAX_UNPACKED:
+                raise DataCorrupt(
+                    f"{path} would unpack to {size >> 20} MiB, over the {MAX_UNPACKED >> 20} MiB allowed."
+                )
+            return {info.filename: archive.read(info) for info in wanted}
+    except DAMAGE as cause:
+        raise DataCorrupt(f"{path} is damaged or no zip archive: {cause}.") from cause
+
+
+def read_npz(path: Path, keys: Iterable[str], optional: Iterable[str] = ()) -> dict[str, NDArray[Any]]:
+    """The named arrays of a NumPy archive. Never unpickles, and never makes an array larger than its bytes.
+
+    Args:
+        path: The archive.
+        keys: Arrays that must be there.
+        optional: Arrays that are read if they are there.
+    """
+    members = read_zip(path, [f"{key}.npy" for key in keys], [f"{key}.npy" for key in optional])
+    return {name.removesuffix(".npy"): _parse_npy(path, name, content) for name, content in members.items()}
+
+
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def _parse_npy(path: Path, name: str, content: bytes) -> NDArray[Any]:
+    array_name = f"{name.removesuffix('.npy')} in {path}"
+    file = io.BytesIO(content)
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in HEADERS:
+            raise ValueError(f"format version {version} is unknown")
+        shape, fortran_order, dtype = HEADERS[version](file)
+        if dtype.hasobject:
+            raise DataCorrupt(f"{array_name} is made of pickled objects, which are never loaded.")
+        # The header decides how much memory NumPy takes, so it is held against the bytes that are there.
+        count = 1
+        for length in shape:
+            count *= length
+        if min(shape, default=0) < 0 or count * dtype.itemsize != len(content) - file.tell():
+            raise ValueError(f"shape {shape} of {dtype} does not fit its {len(content) - file.tell()} bytes")
+        flat = (
+            np.frombuffer(content, dtype, count, file.tell())
+            if count * dtype.itemsize
+            else np.empty(0, dtype)
+        )
+        # Copied, because an array over immutable bytes cannot become a tensor.
+        return flat.reshape(shape, order="F" if fortran_order else "C").copy()
+    except DAMAGE as cause:
+        raise DataCorrupt(f"The array {array_name} is damaged: {cause}.") from cause

@@ -1,0 +1,186 @@
+"""One table of everything that can be wrong with a graph, and the words its sentence must hold."""
+
+import re
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from asgnn.errors import GraphError
+from asgnn.graphs import Split, check_split, validate
+
+
+def path_graph(**changes) -> Data:
+    """0–1–2–3 and the isolated node 4, with two classes and a split; changes replace attributes."""
+    edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    parts = {
+        "x": torch.arange(10.0).reshape(5, 2),
+        "edge_index": edges,
+        "y": torch.tensor([0, 0, 1, 1, 0]),
+        "train_mask": torch.tensor([1, 0, 0, 0, 0]).bool(),
+        "val_mask": torch.tensor([0, 1, 0, 0, 0]).bool(),
+        "test_mask": torch.tensor([0, 0, 1, 1, 1]).bool(),
+    }
+    data = Data()
+    for name, value in (parts | changes).items():
+        # Some of the wrong values are such that Data cannot count its nodes, but it can always store them.
+        data[name] = value
+    return data
+
+
+def columns(*pairs: tuple[int, int]) -> torch.Tensor:
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).t()
+
+
+def holed(value: float) -> torch.Tensor:
+    x = torch.ones(5, 2)
+    x[3, 1] = value
+    return x
+
+
+NODES = torch.zeros(5, dtype=torch.bool)
+ALL = torch.ones(5, dtype=torch.bool)
+TWO_SPLITS = torch.eye(5, 2).bool()
+
+BAD = {
+    "x missing": ({"x": None}, "no x; set data.x"),
+    "x list": ({"x": [[1.0, 2.0], [3.0]]}, "x is a list, not a tensor"),
+    "x sparse": ({"x": torch.eye(5).to_sparse()}, "sparse tensor; call .to_dense()"),
+    "x flat": ({"x": torch.ones(5)}, r"two dimensions.*\(5,\)"),
+    "x cube": ({"x": torch.ones(5, 1, 1)}, r"two dimensions.*\(5, 1, 1\)"),
+    "no nodes": ({"x": torch.ones(0, 2)}, r"no nodes.*\(0, 2\)"),
+    "no features": ({"x": torch.ones(5, 0)}, r"no features.*\(5, 0\)"),
+    "x NaN": ({"x": holed(float("nan"))}, r"x\[3, 1\] is nan"),
+    "x inf": ({"x": holed(float("inf"))}, r"x\[3, 1\] is inf"),
+    "x -inf": ({"x": holed(float("-inf"))}, r"x\[3, 1\] is -inf"),
+    "x int": ({"x": torch.ones(5, 2, dtype=torch.int64)}, r"dtype int64.*call .float\(\)"),
+    "x bool": ({"x": torch.ones(5, 2).bool()}, r"dtype bool.*call .float\(\)"),
+    "x complex": ({"x": torch.ones(5, 2, dtype=torch.complex64)}, r"dtype complex64.*call .float\(\)"),
+    "edges missing": ({"edge_index": None}, "no edge_index"),
+    "edges ragged": ({"edge_index": [[0, 1], [1]]}, "edge_index is a list, not a tensor.*from_edges"),
+    "edges E×2": ({"edge_index": columns((0, 1), (1, 0), (1, 2)).t()}, r"shape \(2, E\), and has \(3, 2\)"),
+    "edges flat": ({"edge_index": torch.tensor([0, 1])}, r"shape \(2, E\), and has \(2,\)"),
+    "edges int32": ({"edge_index": columns((0, 1), (1, 0)).int()}, r"dtype int32.*call .long\(\)"),
+    "edges float": ({"edge_index": columns((0, 1), (1, 0)).float()}, "dtype float32"),
+    "out of range": (
+        {"edge_index": columns((0, 1), (1, 0), (2, 5), (5, 2))},
+        r"\[:, 2\] is the edge 2–5.*0 to 4",
+    ),
+    "negative": ({"edge_index": columns((0, 1), (1, 0), (-1, 2), (2, -1))}, r"\[:, 2\] is the edge -1–2"),
+    "self-loop": ({"edge_index": columns((0, 1), (1, 0), (3, 3))}, r"\[:, 2\] is a self-loop at node 3"),
+    "repeated": ({"edge_index": columns((0, 1), (1, 0), (0, 1), (1, 0))}, "edge 0→1 more than once"),
+    "directed": ({"edge_index": columns((0, 1), (1, 0), (3, 2))}, "edge 3→2 without its reverse 2→3"),
+    "directed up": ({"edge_index": columns((0, 1), (1, 0), (2, 3))}, "edge 2→3 without its reverse 3→2"),
+    "weight length": ({"edge_weight": torch.ones(5)}, r"edge_weight must have shape \(6,\).*has \(5,\)"),
+    "weight shape": ({"edge_weight": torch.ones(6, 1)}, r"edge_weight.*has \(6, 1\)"),
+    "weight list": ({"edge_weight": [1.0] * 6}, "edge_weight is a list"),
+    "weight int": ({"edge_weight": torch.ones(6).int()}, "edge_weight has dtype int32"),
+    "weight NaN": ({"edge_weight": torch.tensor([1, 1, float("nan"), 1, 1, 1])}, r"edge_weight\[2\] is nan"),
+    "weight high": ({"edge_weight": torch.tensor([1, 1, 1, 1.5, 1, 1])}, r"weight\[3\] is 1.5.*\[0, 1\]"),
+    "weight low": ({"edge_weight": torch.tensor([-0.5, 1, 1, 1, 1, 1])}, r"edge_weight\[0\] is -0.5"),
+    "y missing": ({"y": None}, "no y; set data.y"),
+    "y short": ({"y": torch.tensor([0, 1])}, r"y must have shape \(5,\).*has \(2,\)"),
+    "y column": ({"y": torch.zeros(5, 1).long()}, r"y must have shape \(5,\).*has \(5, 1\)"),
+    "y float": ({"y": torch.tensor([0.0, 0, 1, 1, 0])}, r"y has dtype float32.*call .long\(\)"),
+    "y int32": ({"y": torch.tensor([0, 0, 1, 1, 0]).int()}, "y has dtype int32"),
+    "y negative": ({"y": torch.tensor([0, 0, 1, -1, 0])}, r"y\[3\] is -1"),
+    "y huge": ({"y": torch.tensor([0, 0, 1, 10**12, 0])}, r"y\[3\] is 1000000000000"),
+    "one class": ({"y": torch.full((5,), 3)}, "Every label in y is 3.*two classes"),
+    "mask missing": ({"val_mask": None}, "no val_mask; .*apply_split"),
+    "mask list": ({"val_mask": [True] * 5}, "val_mask is a list"),
+    "mask dtype": ({"train_mask": torch.tensor([1, 0, 0, 0, 0])}, "train_mask has dtype int64.*bool"),
+    "mask length": ({"test_mask": ALL[:3]}, r"test_mask must have shape \(5,\).*has \(3,\)"),
+    "mask cube": ({"test_mask": torch.ones(5, 1, 1).bool()}, r"test_mask must have shape.*\(5, 1, 1\)"),
+    "mask unlike": ({"test_mask": ~TWO_SPLITS}, r"train_mask and test_mask have different shapes"),
+    "train empty": ({"train_mask": NODES}, "train_mask selects no node"),
+    "val empty": ({"val_mask": NODES}, "val_mask selects no node"),
+    "test empty": ({"test_mask": NODES}, "test_mask selects no node"),
+    "no column": ({"train_mask": torch.ones(5, 0).bool()}, "train_mask selects no node"),
+    "empty column": (
+        {"train_mask": torch.eye(5, 2).bool() & torch.tensor([True, False])},
+        "train_mask selects no node in split 1",
+    ),
+    "overlap": ({"test_mask": torch.tensor([0, 1, 1, 0, 0]).bool()}, "Node 1 is in both val_mask and test"),
+    "overlap in a column": (
+        {"train_mask": TWO_SPLITS, "val_mask": TWO_SPLITS.flip(1), "test_mask": torch.eye(5, 2).bool()},
+        "Node 0 is in both train_mask and test_mask of split 0",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "words"), BAD.values(), ids=BAD.keys())
+def test_bad_graph_gets_one_sentence_that_says_what_and_where(changes, words):
+    with pytest.raises(GraphError, match=words) as caught:
+        validate(path_graph(**changes), need_split=True)
+    assert re.fullmatch(r"[^\n]+\.", str(caught.value))
+
+
+def test_not_a_graph():
+    with pytest.raises(GraphError, match="is a dict"):
+        validate({"x": 1})
+
+
+GOOD = {
+    "isolated node": {},
+    "no edges": {"edge_index": torch.empty(2, 0, dtype=torch.int64)},
+    "double": {"x": torch.ones(5, 2, dtype=torch.float64)},
+    "weights": {"edge_weight": torch.tensor([0, 0, 1, 1, 0.5, 0.5])},
+    "any order of edges": {"edge_index": columns((3, 0), (1, 4), (0, 3), (4, 1))},
+    "classes with a gap": {"y": torch.tensor([0, 7, 7, 0, 0])},
+    "two splits": {
+        "train_mask": TWO_SPLITS,
+        "val_mask": TWO_SPLITS.flip(0),
+        "test_mask": ~(TWO_SPLITS | TWO_SPLITS.flip(0)),
+    },
+}
+
+
+@pytest.mark.parametrize("changes", GOOD.values(), ids=GOOD.keys())
+def test_legal_graphs_pass(changes):
+    validate(path_graph(**changes), need_split=True)
+
+
+def test_what_is_not_needed_may_be_missing():
+    validate(path_graph(y=None, train_mask=None, val_mask=None, test_mask=None), need_labels=False)
+    validate(path_graph(y=torch.zeros(5).long(), train_mask=NODES), need_labels=False)
+    with pytest.raises(GraphError, match="y has dtype float32"):
+        validate(path_graph(y=torch.zeros(5)), need_labels=False)
+
+
+def nodes(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+BAD_SPLITS = {
+    "empty": (Split(nodes(), nodes(1), nodes(2)), "train part of the split is empty"),
+    "outside": (Split(nodes(0), nodes(1, 9), nodes(2)), r"val\[1\] of the split is node 9.*0 to 4"),
+    "negative": (Split(nodes(0), nodes(1), nodes(-1)), r"test\[0\] of the split is node -1"),
+    "shared": (Split(nodes(0, 1), nodes(2), nodes(3, 1)), "Node 1 is in both the train and the test part"),
+    "twice": (Split(nodes(0), nodes(2, 3, 2), nodes(4)), "Node 2 is listed more than once in the val part"),
+    "dtype": (Split(nodes(0), nodes(1).int(), nodes(4)), "val of the split.*int32"),
+    "shape": (Split(nodes(0), nodes(1), nodes(4).reshape(1, 1)), r"test of the split.*\(1, 1\)"),
+    "masks": (Split(ALL, ALL, ALL), "train of the split.*bool"),
+    "lists": (Split([0], [1], [2]), "train is a list"),
+}
+
+
+@pytest.mark.parametrize(("split", "words"), BAD_SPLITS.values(), ids=BAD_SPLITS.keys())
+def test_bad_split(split, words):
+    with pytest.raises(GraphError, match=words):
+        check_split(split, 5)
+
+
+def test_random_damage_is_named_where_it_is():
+    """On random graphs, the edge named as lacking its reverse is the one whose reverse was taken away."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        n = 9
+        dense = torch.rand(n, n, generator=generator).triu(1) > 0.6
+        edges = (dense | dense.t()).nonzero().t()
+        gone = int(torch.randint(edges.size(1), (1,), generator=generator))
+        u, v = edges[:, gone].tolist()
+        kept = torch.arange(edges.size(1)) != gone
+        order = torch.randperm(edges.size(1) - 1, generator=generator)
+        data = Data(x=torch.ones(n, 1), edge_index=edges[:, kept][:, order])
+        with pytest.raises(GraphError, match=f"edge {v}→{u} without its reverse {u}→{v}"):
+            validate(data, need_labels=False)

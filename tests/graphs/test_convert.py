@@ -1,0 +1,185 @@
+import sys
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from scipy.sparse.csgraph import connected_components
+from torch_geometric.data import Data
+
+from asgnn.errors import ConfigError, GraphError
+from asgnn.graphs import (
+    from_edges,
+    from_networkx,
+    from_scipy,
+    largest_component,
+    to_scipy,
+    undirected,
+    validate,
+)
+
+X = np.arange(8.0).reshape(4, 2)
+PAIRS = [(0, 1), (1, 0), (2, 2), (3, 1), (3, 1)]
+EDGES = torch.tensor([[0, 1, 1, 3], [1, 0, 3, 1]])
+
+FORMS = {
+    "list": PAIRS,
+    "generator": (pair for pair in PAIRS),
+    "set": set(PAIRS),
+    "lists": [list(pair) for pair in PAIRS],
+    "array": np.array(PAIRS),
+    "uint16": np.array(PAIRS, dtype=np.uint16),
+    "tensor": torch.tensor(PAIRS),
+    "int32 tensor": torch.tensor(PAIRS).int(),
+    "view": torch.tensor(PAIRS).t().contiguous().t(),
+}
+
+
+@pytest.mark.parametrize("edges", FORMS.values(), ids=FORMS.keys())
+def test_from_edges_takes_every_form_of_pairs(edges):
+    data = from_edges(X, edges, y=[0, 1, 1, 0])
+    assert torch.equal(data.edge_index, EDGES)
+    assert data.x.dtype == torch.float32
+    assert data.y.dtype == torch.int64
+
+
+@pytest.mark.parametrize("none", [[], np.empty((0, 2)), torch.empty(0, 2).long()])
+def test_no_edges(none):
+    data = from_edges(X, none)
+    assert data.edge_index.shape == (2, 0)
+    assert data.edge_index.dtype == torch.int64
+
+
+FEATURES = {
+    "lists": (X.tolist(), torch.float32),
+    "float64 array": (X, torch.float32),
+    "read-only array": (np.broadcast_to(np.ones(2), (4, 2)), torch.float32),
+    "big-endian array": (X.astype(">f8"), torch.float32),
+    "int array": (X.astype(int), torch.float32),
+    "bool tensor": (torch.eye(4).bool(), torch.float32),
+    "double tensor": (torch.from_numpy(X), torch.float64),
+    "sparse tensor": (torch.eye(4).to_sparse(), torch.float32),
+    "csr": (sp.csr_array(X), torch.float32),
+}
+
+
+@pytest.mark.parametrize(("x", "dtype"), FEATURES.values(), ids=FEATURES.keys())
+def test_features_of_every_kind(x, dtype):
+    assert from_edges(x, PAIRS).x.dtype == dtype
+
+
+BAD = {
+    "ragged x": (([[1.0, 2.0], [3.0]], []), "x is ragged"),
+    "text x": ((["a", "b"], []), "x holds <U1 values"),
+    "no x": ((None, []), "no x"),
+    "flat x": (([1.0, 2.0], []), "two dimensions"),
+    "NaN": (([[1.0], [float("nan")]], []), r"x\[1, 0\] is nan"),
+    "ragged edges": ((X, [(0, 1), (1, 2, 3)]), r"Edge number 1 is \(1, 2, 3\), not a pair"),
+    "text edges": ((X, ["01", "12"]), "Edge number 0 is '01'"),
+    "names": ((X, [("a", "b")]), "node numbers must be integers"),
+    "float edges": ((X, [(0.0, 1.0)]), "edges holds float64"),
+    "one number": ((X, 3), "edges must be pairs of node numbers, and is a int"),
+    "edge_index": ((X, EDGES), r"shape \(E, 2\).*\(2, 4\); give its transpose"),
+    "outside": ((X, [(0, 1), (0, 4)]), "Edge number 1 is 0–4.*0 to 3"),
+    "negative": ((X, [(0, 1), (-2, 1)]), "Edge number 1 is -2–1"),
+    "wrapping": ((X, np.array([[0, 2**64 - 1]], dtype=np.uint64)), "Edge number 0 is 0–18446744073709551615"),
+    "float y": ((X, [], [0.0, 1.0, 1.0, 0.0]), "y holds float64"),
+    "float tensor y": ((X, [], torch.zeros(4)), "y has dtype float32"),
+    "text y": ((X, [], ["a"] * 4), "y holds <U1"),
+    "short y": ((X, [], [0, 1]), r"y must have shape \(4,\)"),
+    "ragged y": ((X, [], [[0], [1, 2]]), "y is ragged"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD.values(), ids=BAD.keys())
+def test_from_edges_refuses(arguments, words):
+    with pytest.raises(GraphError, match=words):
+        from_edges(*arguments)
+
+
+def random_directed(seed: int, n: int = 33, density: float = 0.03) -> sp.csr_array:
+    return sp.csr_array(sp.random_array((n, n), density=density, rng=np.random.default_rng(seed)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_symmetrising_agrees_with_scipy(seed):
+    adj = random_directed(seed)
+    peer = ((adj + adj.T) != 0).toarray()
+    np.fill_diagonal(peer, False)
+    row, col = np.nonzero(peer)
+    coo = adj.tocoo()
+    edges = undirected(torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64)), 33)
+    assert np.array_equal(edges.numpy(), np.stack([row, col]))
+    data = from_scipy(adj, np.eye(33))
+    assert torch.equal(data.edge_index, edges)
+    assert np.array_equal(to_scipy(data).toarray(), peer.astype(np.float32))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_largest_component_agrees_with_scipy(seed):
+    data = from_scipy(random_directed(seed), np.eye(33), np.arange(33) % 3)
+    data.train_mask = torch.arange(33) % 2 == 0
+    data.edge_weight = torch.rand(data.num_edges)
+    data.name = "a name"
+    full = to_scipy(data).toarray()
+    _, member = connected_components(full)
+    kept = np.flatnonzero(member == np.bincount(member).argmax())
+    part = largest_component(data)
+    validate(part, need_labels=False)
+    assert 1 < len(kept) < 33
+    assert np.array_equal(part.x.argmax(dim=1).numpy(), kept)
+    assert np.array_equal(part.y.numpy(), kept % 3)
+    assert np.array_equal(part.train_mask.numpy(), kept % 2 == 0)
+    assert np.array_equal(to_scipy(part).toarray(), full[np.ix_(kept, kept)])
+    assert part.name == "a name"
+    assert data.num_nodes == 33
+
+
+def test_of_equal_components_the_first_is_taken():
+    data = largest_component(from_edges(np.eye(5), [(3, 4), (1, 2)]))
+    assert data.x.argmax(dim=1).tolist() == [1, 2]
+    assert largest_component(from_edges(np.eye(3), [])).x.argmax(dim=1).tolist() == [0]
+
+
+def test_from_scipy_counts_non_zero_sums_as_edges():
+    stored_zero = sp.coo_array(([0.0, 2.0, 1.0, -1.0], ([0, 1, 2, 2], [1, 2, 3, 3])), shape=(4, 4))
+    assert from_scipy(stored_zero, X).edge_index.tolist() == [[1, 2], [2, 1]]
+    assert from_scipy(np.ones((4, 4)), X).num_edges == 12
+
+
+BAD_ADJ = {
+    "not square": (sp.csr_array((2, 3)), r"adj must be square, and has shape \(2, 3\)"),
+    "other size": (sp.csr_array((5, 5)), r"adj is for 5 nodes, but x has shape \(4, 2\)"),
+    "NaN": (sp.csr_array(np.diag([float("nan")] * 4)), r"adj\[0, 0\] is nan"),
+    "text": ("abc", "adj must be a matrix of numbers, and is a str"),
+}
+
+
+@pytest.mark.parametrize(("adj", "words"), BAD_ADJ.values(), ids=BAD_ADJ.keys())
+def test_from_scipy_refuses(adj, words):
+    with pytest.raises(GraphError, match=words):
+        from_scipy(adj, X)
+
+
+@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
+def test_from_networkx(kind):
+    graph = kind()
+    graph.add_nodes_from("abcd")
+    graph.add_edges_from([("a", "b"), ("d", "b"), ("c", "c"), ("b", "a")])
+    assert torch.equal(from_networkx(graph, X).edge_index, EDGES)
+
+
+def test_from_networkx_refuses(monkeypatch):
+    with pytest.raises(GraphError, match=r"graph has 3 nodes, but x has shape \(4, 2\)"):
+        from_networkx(nx.path_graph(3), X)
+    with pytest.raises(GraphError, match=r"must be a networkx\.Graph, and is a list"):
+        from_networkx([(0, 1)], X)
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    with pytest.raises(ConfigError, match=r"needs networkx.*pip install networkx"):
+        from_networkx(None, X)
+
+
+def test_to_scipy_refuses_a_directed_graph():
+    with pytest.raises(GraphError, match="0→1 without its reverse"):
+        to_scipy(Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]])))

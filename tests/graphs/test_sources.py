@@ -1,0 +1,414 @@
+import hashlib
+import http.client
+import io
+import os
+import pickle
+import stat
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from asgnn.errors import DataCorrupt, DataUnavailable
+from asgnn.graphs import Source, fetch, read_npz
+from asgnn.graphs import sources as module
+
+CONTENT = b"a graph" * 20_000
+SOURCE = Source("someone/graphs", "c0ffee", "data/graph.npz", hashlib.sha256(CONTENT).hexdigest())
+
+
+def place(folder: Path, content: bytes = CONTENT) -> Path:
+    path = SOURCE.within(folder)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    return path
+
+
+class Answer(io.BytesIO):
+    """An HTTP response; ``then`` is raised when its content is used up."""
+
+    def __init__(self, content: bytes, then: BaseException | None = None, length: int | None = None) -> None:
+        super().__init__(content)
+        self.headers = {} if length is None else {"Content-Length": str(length)}
+        self.then = then
+
+    def read(self, size=-1):
+        chunk = super().read(size)
+        if not chunk and self.then is not None:
+            raise self.then
+        return chunk
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Answers each request with the next of a list, and counts the requests and the seconds slept."""
+
+    server = SimpleNamespace(answers=[], requests=[], slept=[])
+
+    def urlopen(request, timeout):
+        assert 0 < timeout <= 30
+        server.requests.append(request.full_url)
+        answer = server.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr(time, "sleep", server.slept.append)
+    return server
+
+
+def files_under(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_url():
+    assert SOURCE.url == "https://raw.githubusercontent.com/someone/graphs/c0ffee/data/graph.npz"
+
+
+@pytest.mark.parametrize(
+    ("owner_repo", "path"),
+    [("a/b", "../../x"), ("a/b", "/etc/passwd"), ("a/..", "x"), ("/a", "x"), ("a/b", "..\\x")],
+)
+def test_no_path_leads_out_of_the_folder(tmp_path, owner_repo, path):
+    with pytest.raises(DataUnavailable, match="not a path inside"):
+        fetch(Source(owner_repo, "c", path, "0"), tmp_path)
+
+
+CACHE_RULES = [
+    ({"ASGNN_CACHE": "/own", "XDG_CACHE_HOME": "/xdg"}, "/own"),
+    ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/asgnn"),
+    ({"ASGNN_CACHE": "", "XDG_CACHE_HOME": "relative", "HOME": "/home/me"}, "/home/me/.cache/asgnn"),
+    ({"HOME": "/home/me"}, "/home/me/.cache/asgnn"),
+]
+
+
+@pytest.mark.parametrize(("environment", "folder"), CACHE_RULES)
+def test_where_the_cache_is(monkeypatch, environment, folder):
+    for name in ("ASGNN_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert module.cache_folder() == Path(folder)
+    assert module.cache_folder("/root") == Path("/root")
+
+
+def test_cache_before_mirror_before_download(tmp_path, monkeypatch, server):
+    server.answers.append(Answer(CONTENT, length=len(CONTENT)))
+    downloaded = fetch(SOURCE)
+    assert downloaded == SOURCE.within(tmp_path / "cache")
+    assert downloaded.read_bytes() == CONTENT
+    assert server.requests == [SOURCE.url]
+    assert files_under(tmp_path) == ["graph.npz"]
+    # The file is as readable as any other the user makes.
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(downloaded.stat().st_mode) == 0o666 & ~umask
+
+    mirrored = place(tmp_path / "mirror")
+    monkeypatch.setenv("ASGNN_MIRROR", str(tmp_path / "mirror"))
+    assert fetch(SOURCE) == downloaded
+    assert fetch(SOURCE, tmp_path / "elsewhere") == mirrored
+    assert not (tmp_path / "elsewhere").exists()
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "damaged", [CONTENT[:-1], b"", CONTENT[:-1] + b"!"], ids=["cut", "empty", "tampered"]
+)
+def test_a_damaged_cached_file_is_fetched_again(tmp_path, server, damaged):
+    cached = place(tmp_path / "cache", damaged)
+    server.answers.append(Answer(CONTENT))
+    assert fetch(SOURCE) == cached
+    assert cached.read_bytes() == CONTENT
+
+
+def test_a_damaged_cached_file_is_named_if_there_is_no_other(tmp_path):
+    cached = place(tmp_path / "cache", b"damaged")
+    with pytest.raises(DataUnavailable, match=f"the file now at {cached} has sha256"):
+        fetch(SOURCE)
+
+
+def test_a_tampered_mirror_file_is_an_error(tmp_path, monkeypatch, server):
+    mirrored = place(tmp_path / "mirror", b"tampered")
+    monkeypatch.setenv("ASGNN_MIRROR", str(tmp_path / "mirror"))
+    found = hashlib.sha256(b"tampered").hexdigest()
+    with pytest.raises(DataCorrupt, match=f"{mirrored} has sha256 {found} instead of {SOURCE.sha256}"):
+        fetch(SOURCE)
+    assert not server.requests
+
+
+def test_a_mirror_that_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASGNN_MIRROR", str(tmp_path / "nowhere"))
+    with pytest.raises(DataUnavailable, match=r"ASGNN_MIRROR is set to .*nowhere, which is not a folder"):
+        fetch(SOURCE)
+
+
+def test_without_network_one_sentence_names_both_remedies_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        time, "sleep", lambda _: pytest.fail("it must not wait for a name that does not resolve")
+    )
+    with pytest.raises(DataUnavailable) as caught:
+        fetch(SOURCE)
+    sentence = str(caught.value)
+    for words in (
+        "data/graph.npz of someone/graphs",
+        SOURCE.url,
+        "Name or service not known",
+        "set ASGNN_MIRROR to a folder that holds someone/graphs/data/graph.npz",
+        f"put the file at {SOURCE.within(tmp_path / 'cache')}",
+    ):
+        assert words in sentence
+    assert "\n" not in sentence
+    assert not (tmp_path / "cache").exists()
+
+
+def http_error(code: int) -> urllib.error.HTTPError:
+    return urllib.error.HTTPError(SOURCE.url, code, "reason", {}, None)
+
+
+PASSING = {
+    "reset": ConnectionResetError(104, "Connection reset by peer"),
+    "reset while connecting": urllib.error.URLError(ConnectionResetError(104, "Connection reset by peer")),
+    "busy": http_error(503),
+    "too many": http_error(429),
+    "silence": TimeoutError("timed out"),
+    "nonsense": http.client.BadStatusLine("?"),
+    "cut short": Answer(CONTENT[:100_000], length=len(CONTENT)),
+    "reset midway": Answer(CONTENT[:100_000], then=ConnectionResetError()),
+}
+
+
+@pytest.mark.parametrize("failure", PASSING.keys())
+def test_what_may_pass_is_tried_again(tmp_path, server, failure):
+    answer = PASSING[failure]
+    server.answers += [answer, Answer(CONTENT, length=len(CONTENT))]
+    assert fetch(SOURCE).read_bytes() == CONTENT
+    assert len(server.requests) == 2
+    assert 0 < sum(server.slept) < 2
+
+
+def test_three_attempts_and_no_more(tmp_path, server):
+    server.answers += [http_error(500), http_error(502), http_error(503), Answer(CONTENT)]
+    with pytest.raises(DataUnavailable, match="the server answered 503 reason"):
+        fetch(SOURCE)
+    assert len(server.requests) == 3
+    assert sum(server.slept) < 5
+    assert files_under(tmp_path) == []
+
+
+LASTING = {
+    "not found": (http_error(404), "the server answered 404"),
+    "no route": (urllib.error.URLError(OSError(101, "Network is unreachable")), "Network is unreachable"),
+    "refused": (
+        urllib.error.URLError(ConnectionRefusedError(111, "Connection refused")),
+        "Connection refused",
+    ),
+    "nobody answers": (urllib.error.URLError(TimeoutError("timed out")), "timed out"),
+}
+
+
+@pytest.mark.parametrize(("failure", "words"), LASTING.values(), ids=LASTING.keys())
+def test_what_will_not_pass_is_tried_once(server, failure, words):
+    server.answers.append(failure)
+    with pytest.raises(DataUnavailable, match=words):
+        fetch(SOURCE)
+    assert len(server.requests) == 1
+    assert server.slept == []
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_an_interrupted_download_leaves_nothing(tmp_path, server, interruption):
+    server.answers.append(Answer(CONTENT[:70_000], then=interruption()))
+    with pytest.raises(interruption):
+        fetch(SOURCE)
+    assert files_under(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch, server, step, error):
+    def fail(*_):
+        raise error
+
+    server.answers.append(Answer(CONTENT))
+    monkeypatch.setattr(os, step, fail)
+    expected = DataUnavailable if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(expected) as caught:
+        fetch(SOURCE)
+    assert files_under(tmp_path) == []
+    if expected is DataUnavailable:
+        assert "No space left on device; free some space there or set ASGNN_CACHE" in str(caught.value)
+
+
+def test_a_cache_that_cannot_be_made(tmp_path, monkeypatch, server):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("ASGNN_CACHE", str(tmp_path / "file"))
+    server.answers.append(Answer(CONTENT))
+    with pytest.raises(DataUnavailable, match=r"could not be written to .*set ASGNN_CACHE"):
+        fetch(SOURCE)
+
+
+def test_a_cached_path_that_is_a_folder(tmp_path):
+    SOURCE.within(tmp_path / "cache").mkdir(parents=True)
+    with pytest.raises(DataUnavailable, match=r"graph\.npz cannot be read: Is a directory"):
+        fetch(SOURCE)
+
+
+def test_a_download_with_the_wrong_hash_is_not_kept(tmp_path, server):
+    server.answers.append(Answer(b"something else"))
+    with pytest.raises(DataCorrupt, match=f"has sha256 .* instead of {SOURCE.sha256}; nothing was kept"):
+        fetch(SOURCE)
+    assert files_under(tmp_path) == []
+
+
+@pytest.mark.parametrize("length", [None, 10**12])
+def test_a_download_without_end_is_stopped(tmp_path, monkeypatch, server, length):
+    monkeypatch.setattr(module, "MAX_DOWNLOAD", 1 << 20)
+
+    class Endless(Answer):
+        def read(self, size=-1):
+            return bytes(size)
+
+    server.answers.append(Endless(b"", length=length))
+    with pytest.raises(DataCorrupt, match="larger than 1 MiB"):
+        fetch(SOURCE)
+    assert files_under(tmp_path) == []
+
+
+def test_progress_is_written_only_if_asked_or_on_a_terminal(server, capsys):
+    server.answers += [Answer(CONTENT, length=len(CONTENT)), Answer(CONTENT)]
+    fetch(SOURCE)
+    assert capsys.readouterr() == ("", "")
+    SOURCE.within(module.cache_folder()).unlink()
+    fetch(SOURCE, progress=True)
+    assert "graph.npz: 136 KiB" in capsys.readouterr().err
+
+
+# --- archives ---
+
+
+def npz(path: Path, **arrays) -> Path:
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+ARRAYS = {
+    "matrix": np.arange(6.0).reshape(2, 3),
+    "fortran": np.asfortranarray(np.arange(6).reshape(2, 3)),
+    "empty": np.empty((0, 4), dtype=np.float32),
+    "scalar": np.array(7),
+    "text": np.array(["a", "bcd"]),
+    "bytes": np.array(b"csr"),
+    "big": np.arange(3, dtype=">i4"),
+}
+
+
+def test_read_npz_equals_numpy(tmp_path):
+    path = npz(tmp_path / "a.npz", **ARRAYS)
+    found = read_npz(path, ARRAYS, optional=["absent"])
+    assert found.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert found[name].dtype == array.dtype
+        assert np.array_equal(found[name], array)
+        assert found[name].flags.writeable
+
+
+class Trap:
+    """Unpickling it would be noticed."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+def test_pickled_objects_are_never_loaded(tmp_path):
+    trap = np.empty(1, dtype=object)
+    trap[0] = Trap()
+    path = npz(tmp_path / "a.npz", trap=trap, good=np.ones(2))
+    assert read_npz(path, ["good"])["good"].tolist() == [1, 1]
+    with pytest.raises(
+        DataCorrupt, match=r"trap in .*a\.npz is made of pickled objects, which are never loaded"
+    ):
+        read_npz(path, ["trap"])
+    bare = tmp_path / "b.npz"
+    bare.write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(DataCorrupt, match="no zip archive"):
+        read_npz(bare, ["trap"])
+
+
+def with_member(path: Path, content: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.npy", content)
+    return path
+
+
+def header(shape: str, descr: str = "'<f8'") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+MEMBERS = {
+    "no header": b"",
+    "not npy": b"hello, this is no array",
+    "version": b"\x93NUMPY\x09\x00" + bytes(20),
+    "cut header": header("(2,)")[:20],
+    "code in header": header("(__import__('os'),)"),
+    "too few bytes": header("(2,)") + bytes(8),
+    "too many bytes": header("(2,)") + bytes(24),
+    "memory bomb": header("(1000000000000,)") + bytes(16),
+    "negative shape": header("(-1, -2)") + bytes(16),
+    "strange dtype": header("(2,)", "'nonsense'") + bytes(16),
+    "deep": header("(" * 3000),
+}
+
+
+@pytest.mark.parametrize("content", MEMBERS.values(), ids=MEMBERS.keys())
+def test_damaged_arrays(tmp_path, content):
+    with pytest.raises(DataCorrupt, match=r"a in .*x\.npz is damaged") as caught:
+        read_npz(with_member(tmp_path / "x.npz", content), ["a"])
+    assert str(caught.value).endswith(".")
+
+
+def test_any_cut_and_any_changed_byte_is_a_sentence(tmp_path):
+    """Never another exception, whatever the damage; and damage to the data is never overlooked."""
+    array = np.arange(200)
+    whole = npz(tmp_path / "a.npz", a=array).read_bytes()
+    path = tmp_path / "b.npz"
+    generator = np.random.default_rng(0)
+    damaged = [whole[:length] for length in range(0, len(whole), 7)]
+    for at in generator.integers(len(whole), size=200):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << generator.integers(8)
+        damaged.append(bytes(changed))
+    refused = 0
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            assert np.array_equal(read_npz(path, ["a"])["a"], array)
+        except DataCorrupt:
+            refused += 1
+    assert refused > 0.7 * len(damaged)
+
+
+def test_missing_array_and_missing_file(tmp_path):
+    path = npz(tmp_path / "a.npz", a=np.ones(1))
+    with pytest.raises(DataCorrupt, match=r"a\.npz holds no b\."):
+        read_npz(path, ["a", "b"])
+    with pytest.raises(DataUnavailable, match=r"no file .*c\.npz"):
+        read_npz(tmp_path / "c.npz", ["a"])
+    with pytest.raises(DataUnavailable, match="cannot be read: Is a directory"):
+        read_npz(tmp_path, ["a"])
+
+
+def test_a_zip_bomb_is_refused_by_its_declared_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_UNPACKED", 1 << 20)
+    path = npz(tmp_path / "bomb.npz", a=np.zeros(1 << 18), small=np.ones(1))
+    assert path.stat().st_size < 10_000
+    assert read_npz(path, ["small"])["small"] == 1
+    with pytest.raises(DataCorrupt, match="would unpack to 2 MiB"):
+        read_npz(path, ["a"])
