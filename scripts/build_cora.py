@@ -96,9 +96,7 @@ def write(arrays: dict[str, NDArray[Any]], target: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "package", nargs="?", type=Path, help="folder graphdatascience/, unpacked or installed"
-    )
+    parser.add_argument("package", nargs="?", type=Path, help="folder graphdatascience/, unpacked or installed")
     parser.add_argument("--output", type=Path, default=TARGET)
     options = parser.parse_args()
     package: Path = options.package or find_package()

@@ -12,6 +12,7 @@ from asgnn.asmp import SCALARS, ASMPParams, Propagation, Scheme, propagate
 from asgnn.graphs.adjacency import Adjacency
 from tests.awkward import AWKWARD
 
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4}
 START = {"lam": 1.3, "gamma": 0.6, "mu1": 0.04, "mu2": 0.1, "eta1": 0.17, "eta2": 0.35}
 
@@ -33,7 +34,7 @@ SCHEMES = {
 
 
 def run(
-    backend: str, graph: str, scheme: Scheme, dtype: torch.dtype, batch: tuple[int, ...], weighted: bool
+    backend: str, graph: str, scheme: Scheme, dtype: torch.dtype, batch: tuple[int, ...], weighted: bool, device: str
 ) -> tuple[Propagation, dict[str, Tensor]]:
     """One run and the gradients of a function of everything it returns."""
     n, edge_index = AWKWARD[graph]
@@ -43,12 +44,20 @@ def run(
         dense = torch.rand(n, n, generator=rng).to(dtype)
         weight = ((dense + dense.t()) / 2)[edge_index[0], edge_index[1]]
     x = torch.randn(*batch, n, 3, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
-    wobble = torch.linspace(0.8, 1.2, max(1, x[..., 0, 0].numel()), dtype=dtype).view(batch)
+    x, edge_index = x.detach().to(device).requires_grad_(), edge_index.to(device)
+    weight = None if weight is None else weight.to(device)
+    wobble = torch.linspace(0.8, 1.2, max(1, x[..., 0, 0].numel()), dtype=dtype).view(batch).to(device)
     leaves = {name: (START[name] * wobble).requires_grad_() for name in SCALARS}
     out = propagate(
-        x, Adjacency.of(edge_index, n, weight), ASMPParams(**leaves), scheme, layers=3, backend=backend, trace=True
+        x,
+        Adjacency.of(edge_index, n, weight),
+        ASMPParams(**leaves),
+        scheme,
+        layers=3,
+        backend=backend,
+        trace=True,
     )  # type: ignore[arg-type]
-    probe = torch.randn(out.h.shape, generator=rng, dtype=torch.float64).to(dtype)
+    probe = torch.randn(out.h.shape, generator=rng, dtype=torch.float64).to(device, dtype)
     value = (out.h * probe).sum() + sum(w.pow(3).sum() for w in out.weights) + out.objective[-1].total.sum()
     inputs = {"x": x, **leaves}
     grads = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
@@ -63,11 +72,12 @@ def close(ours: Tensor, reference: Tensor) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 @pytest.mark.parametrize("graph", AWKWARD)
-def test_edges_equal_dense(graph: str, scheme: Scheme) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_edges_equal_dense(device: str, graph: str, scheme: Scheme) -> None:
     settings = itertools.product((torch.float64, torch.float32), ((), (2,), (2, 2)), (False, True))
     for dtype, batch, weighted in settings:
-        dense, dense_grads = run("dense", graph, scheme, dtype, batch, weighted)
-        edges, edge_grads = run("edges", graph, scheme, dtype, batch, weighted)
+        dense, dense_grads = run("dense", graph, scheme, dtype, batch, weighted, device)
+        edges, edge_grads = run("edges", graph, scheme, dtype, batch, weighted, device)
         close(edges.h, dense.h)
         n = edges.h.size(-2)
         for ours, reference in zip(edges.weights, dense.weights, strict=True):

@@ -68,32 +68,44 @@ def test_dense_support_of_the_paper_can_grow_edges_and_says_which_backend() -> N
 
 X, EDGES = torch.randn(3, 2), undirected(torch.tensor([[0, 1], [1, 2]]), 3)
 BAD = {
-    "integer x": (GraphError, "floating point", dict(x=torch.ones(3, 2, dtype=torch.int64))),
-    "flat x": (GraphError, "floating point|nodes", dict(x=torch.ones(3))),
-    "negative depth": (ConfigError, "0 or more", dict(layers=-1)),
-    "directed": (GraphError, "0 → 1 and not 1 → 0", dict(edge_index=torch.tensor([[0], [1]]))),
-    "out of range": (GraphError, "Edge 1 is 1 → 3", dict(edge_index=torch.tensor([[0, 1], [1, 3]]))),
-    "repeated": (GraphError, "0 → 1 is given more than once", dict(edge_index=torch.tensor([[0, 0, 1], [1, 1, 0]]))),
-    "int32": (GraphError, "int64", dict(edge_index=EDGES.int())),
-    "weights": (GraphError, "entry 2 is 1.5", dict(edge_weight=torch.tensor([1, 1, 1.5, 1]))),
-    "NaN weight": (GraphError, "entry 0 is nan", dict(edge_weight=torch.tensor([torch.nan, 1, 1, 1]))),
-    "too few weights": (GraphError, "each of the 4 edges", dict(edge_weight=torch.ones(3))),
-    "asymmetric": (GraphError, "symmetric weights", dict(edge_weight=torch.tensor([0.1, 0.2, 0.3, 0.4]))),
-    "objective": (ConfigError, "objective must be one of paper, degree", dict(objective="Paper")),
-    "exact paper": (ConfigError, "no closed minimiser", dict(objective="paper", structure="exact")),
-    "sym adaptive": (ConfigError, "frozen", dict(normalization="sym")),
-    "joint steps": (ConfigError, "must both be 1", dict(update="joint", h_steps=2)),
-    "no steps": (ConfigError, "at least one step", dict(s_steps=0)),
-    "backend": (ConfigError, "backend must be one of", dict(backend="gpu")),
-    "dense on edges": (ConfigError, "edge list cannot hold", dict(objective="paper", support="dense", backend="edges")),
-    "shape of λ": (ConfigError, "lam has shape", dict(params=ASMPParams(lam=torch.ones(3)))),
+    "integer x": (GraphError, "floating point", {"x": torch.ones(3, 2, dtype=torch.int64)}),
+    "flat x": (GraphError, "floating point|nodes", {"x": torch.ones(3)}),
+    "negative depth": (ConfigError, "0 or more", {"layers": -1}),
+    "directed": (GraphError, "0→1 without its reverse 1→0", {"edge_index": torch.tensor([[0], [1]])}),
+    "out of range": (
+        GraphError,
+        r"edge_index\[:, 1\] is the edge 1–3",
+        {"edge_index": torch.tensor([[0, 1], [1, 3]])},
+    ),
+    "repeated": (GraphError, "0→1 more than once", {"edge_index": torch.tensor([[0, 0, 1], [1, 1, 0]])}),
+    "int32": (GraphError, "int64", {"edge_index": EDGES.int()}),
+    "weights": (GraphError, r"edge_weight\[2\] is 1.5", {"edge_weight": torch.tensor([1, 1, 1.5, 1])}),
+    "NaN weight": (
+        GraphError,
+        r"edge_weight\[0\] is nan",
+        {"edge_weight": torch.tensor([torch.nan, 1, 1, 1])},
+    ),
+    "too few weights": (GraphError, r"shape \(4,\)", {"edge_weight": torch.ones(3)}),
+    "asymmetric": (GraphError, "symmetric weights", {"edge_weight": torch.tensor([0.1, 0.2, 0.3, 0.4])}),
+    "objective": (ConfigError, "objective must be one of paper, degree", {"objective": "Paper"}),
+    "exact paper": (ConfigError, "no closed minimiser", {"objective": "paper", "structure": "exact"}),
+    "sym adaptive": (ConfigError, "frozen", {"normalization": "sym"}),
+    "joint steps": (ConfigError, "must both be 1", {"update": "joint", "h_steps": 2}),
+    "no steps": (ConfigError, "at least one step", {"s_steps": 0}),
+    "backend": (ConfigError, "backend must be one of", {"backend": "gpu"}),
+    "dense on edges": (
+        ConfigError,
+        "edge list cannot hold",
+        {"objective": "paper", "support": "dense", "backend": "edges"},
+    ),
+    "shape of λ": (ConfigError, "lam has shape", {"params": ASMPParams(lam=torch.ones(3))}),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_a_sentence(case: str) -> None:
     error, message, changed = BAD[case]
-    arguments = dict(x=X, edge_index=EDGES, params=ASMPParams(), layers=2) | changed
+    arguments = {"x": X, "edge_index": EDGES, "params": ASMPParams(), "layers": 2} | changed
     with pytest.raises(error, match=message) as caught:
         asmp(**arguments)  # type: ignore[arg-type]
     assert str(caught.value).endswith(".")

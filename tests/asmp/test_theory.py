@@ -57,7 +57,12 @@ def test_paper_objective_rises_on_the_star_within_the_theorems_step_sizes() -> N
         x = torch.randn(n, 4, generator=torch.Generator().manual_seed(seed), dtype=F64)
         eta1 = 0.9 * max_eta(lipschitz_h(lam, "paper"))
         out = asmp(
-            x, star(n), ASMPParams(lam, 0.0, 0.0, 0.0, eta1, 0.0), layers=20, objective="paper", structure="frozen",
+            x,
+            star(n),
+            ASMPParams(lam, 0.0, 0.0, 0.0, eta1, 0.0),
+            layers=20,
+            objective="paper",
+            structure="frozen",
             trace=True,
         )
         totals = torch.stack([terms.total for terms in out.objective])
@@ -125,9 +130,7 @@ def test_degree_objective_never_rises() -> None:
         n, edge_index = AWKWARD[graph]
         x = 2 * torch.randn(n, 3, generator=torch.Generator().manual_seed(seed), dtype=F64)
         backend = "dense" if scheme.support == "dense" else "edges"
-        out = propagate(
-            x, Adjacency.of(edge_index, n), params, scheme, layers=100, backend=backend, trace=True
-        )  # type: ignore[arg-type]
+        out = propagate(x, Adjacency.of(edge_index, n), params, scheme, layers=100, backend=backend, trace=True)  # type: ignore[arg-type]
         totals = torch.stack([terms.total for terms in out.objective])
         assert len(totals) == 201
         assert bool((totals >= 0).all())
@@ -156,7 +159,12 @@ def test_degree_joint_update_descends_within_its_bound() -> None:
             )
             step = 0.99 * max_eta(bound)
             out = propagate(
-                x, adj, ASMPParams(lam, gamma, 0.05, mu2, step, step), Scheme(update="joint"), layers=100, trace=True
+                x,
+                adj,
+                ASMPParams(lam, gamma, 0.05, mu2, step, step),
+                Scheme(update="joint"),
+                layers=100,
+                trace=True,
             )
             totals = torch.stack([terms.total for terms in out.objective])
             assert bool((totals.diff() <= 1e-12 * totals[:-1]).all())

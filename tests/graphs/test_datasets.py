@@ -64,14 +64,10 @@ def test_builtin_cora_equals_the_published_file(mirror):
         "398a5c8f949a4f2a3c8fb248f777d2756c654de714762d6a18c04eaa19a96271",
     )
     mirror(source)
-    keys = [
-        f"{matrix}_{part}" for matrix in ("adj", "attr") for part in ("data", "indices", "indptr", "shape")
-    ]
+    keys = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in ("data", "indices", "indptr", "shape")]
     arrays = read_npz(fetch(source), [*keys, "labels"])
     adj, attr = (
-        sp.csr_array(
-            (arrays[f"{m}_data"], arrays[f"{m}_indices"], arrays[f"{m}_indptr"]), shape=arrays[f"{m}_shape"]
-        )
+        sp.csr_array((arrays[f"{m}_data"], arrays[f"{m}_indices"], arrays[f"{m}_indptr"]), shape=arrays[f"{m}_shape"])
         for m in ("adj", "attr")
     )
     published = from_scipy(adj, attr, arrays["labels"])
@@ -132,9 +128,7 @@ def test_available_looks_at_names_only(tmp_path, monkeypatch):
 
 
 def test_a_dataset_that_is_not_to_be_had():
-    with pytest.raises(
-        DataUnavailable, match=r"data/texas\.npz of yandex-research.*ASGNN_MIRROR.*put the file at"
-    ):
+    with pytest.raises(DataUnavailable, match=r"data/texas\.npz of yandex-research.*ASGNN_MIRROR.*put the file at"):
         load_dataset("texas")
 
 

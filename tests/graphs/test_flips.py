@@ -159,9 +159,7 @@ def test_budget():
 
 def test_diff_refuses():
     one_way = Data(x=torch.ones(5, 1), edge_index=pair_tensor((0, 1)))
-    with pytest.raises(
-        GraphError, match="edge_index of the poisoned graph lists the edge 0→1 without its reverse"
-    ):
+    with pytest.raises(GraphError, match="edge_index of the poisoned graph lists the edge 0→1 without its reverse"):
         diff(EDGELESS, one_way)
     with pytest.raises(GraphError, match="edge_index of the clean graph"):
         diff(one_way, EDGELESS)
@@ -248,9 +246,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        DataUnavailable, match=r"could not be written to .*attack\.npz: No space left on device"
-    ):
+    with pytest.raises(DataUnavailable, match=r"could not be written to .*attack\.npz: No space left on device"):
         SAVED["targets"].save(path)
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
@@ -291,12 +287,7 @@ PUBLISHED = {
 
 
 def test_every_published_attack_is_in_the_test():
-    table = {
-        (name, attack, rate)
-        for attack in POISONED
-        for name, rates in POISONED[attack].items()
-        for rate in rates
-    }
+    table = {(name, attack, rate) for attack in POISONED for name, rates in POISONED[attack].items() for rate in rates}
     assert table == PUBLISHED.keys()
 
 

@@ -118,9 +118,7 @@ def test_cache_before_mirror_before_download(tmp_path, monkeypatch, server):
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    "damaged", [CONTENT[:-1], b"", CONTENT[:-1] + b"!"], ids=["cut", "empty", "tampered"]
-)
+@pytest.mark.parametrize("damaged", [CONTENT[:-1], b"", CONTENT[:-1] + b"!"], ids=["cut", "empty", "tampered"])
 def test_a_damaged_cached_file_is_fetched_again(tmp_path, server, damaged):
     cached = place(tmp_path / "cache", damaged)
     server.answers.append(Answer(CONTENT))
@@ -150,9 +148,7 @@ def test_a_mirror_that_is_no_folder(tmp_path, monkeypatch):
 
 
 def test_without_network_one_sentence_names_both_remedies_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        time, "sleep", lambda _: pytest.fail("it must not wait for a name that does not resolve")
-    )
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it must not wait for a name that does not resolve"))
     with pytest.raises(DataUnavailable) as caught:
         fetch(SOURCE)
     sentence = str(caught.value)
@@ -331,9 +327,7 @@ def test_pickled_objects_are_never_loaded(tmp_path):
     trap[0] = Trap()
     path = npz(tmp_path / "a.npz", trap=trap, good=np.ones(2))
     assert read_npz(path, ["good"])["good"].tolist() == [1, 1]
-    with pytest.raises(
-        DataCorrupt, match=r"trap in .*a\.npz is made of pickled objects, which are never loaded"
-    ):
+    with pytest.raises(DataCorrupt, match=r"trap in .*a\.npz is made of pickled objects, which are never loaded"):
         read_npz(path, ["trap"])
     bare = tmp_path / "b.npz"
     bare.write_bytes(pickle.dumps(Trap()))

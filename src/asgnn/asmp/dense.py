@@ -42,10 +42,7 @@ class DenseSteps:
         return s @ h / d if self.scheme.normalization == "rw" else d**-0.5 * (s @ (d**-0.5 * h))
 
     def s_step(self, h: Tensor, s: Tensor) -> Tensor:
-        if self.scheme.objective == "paper":
-            new = self._paper_s_step(h, s)
-        else:
-            new = self._degree_s_step(h, s)
+        new = self._paper_s_step(h, s) if self.scheme.objective == "paper" else self._degree_s_step(h, s)
         return new if self.scheme.support == "dense" else torch.where(self.on_support, new, new.new_zeros(()))
 
     def _paper_s_step(self, h: Tensor, s: Tensor) -> Tensor:

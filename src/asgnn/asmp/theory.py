@@ -53,7 +53,8 @@ def lipschitz_joint(
     r"""A constant for H and S moved at once.
 
     Paper: :math:`\max\{\sqrt{L_H^2 + m_1}, \sqrt{L_S^2 + m_2}\}` with
-    :math:`m_1 = (1 + N\sqrt N / c)^2\, 4\lambda^2 N B^2 / c^2` and :math:`m_2 = (1 + N^2 / c)^2\, 4\lambda^2 N B^2 / c^2`.
+    :math:`m_1 = (1 + N\sqrt N / c)^2\, 4\lambda^2 N B^2 / c^2` and
+    :math:`m_2 = (1 + N^2 / c)^2\, 4\lambda^2 N B^2 / c^2`.
 
     Degree: :math:`\max\{d(2 + 4\lambda),\, 2(\gamma + \mu_2)\} + \sqrt d\,(4 + 4\lambda) B`, with d the largest number
     of entries in a row of A (self-loop included) and B a bound of the rows of H and X.

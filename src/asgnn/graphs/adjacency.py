@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from asgnn.errors import GraphError
+from asgnn.graphs.checks import check_edges, check_weights
 from asgnn.graphs.csr import csr_matmul
+from asgnn.graphs.keys import to_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,42 +54,17 @@ class Adjacency:
                     f"The adjacency was made for {edge_index.num_nodes} nodes and the features have {num_nodes} rows."
                 )
             return edge_index
-        if edge_index.dim() != 2 or edge_index.size(0) != 2 or edge_index.dtype != torch.int64:
-            shape, dtype = tuple(edge_index.shape), edge_index.dtype
-            raise GraphError(f"edge_index must be int64 of shape (2, E); it is {dtype} of shape {shape}.")
-        if edge_index.numel() and (int(edge_index.min()) < 0 or int(edge_index.max()) >= num_nodes):
-            bad = int(((edge_index < 0) | (edge_index >= num_nodes)).any(0).nonzero()[0, 0])
-            pair = edge_index[:, bad].tolist()
-            raise GraphError(f"Edge {bad} is {pair[0]} → {pair[1]}, outside the {num_nodes} nodes of the graph.")
+        check_edges(edge_index, num_nodes, allow_loops=True)
+        check_weights(edge_weight, edge_index.size(1))
         weight = torch.ones(edge_index.size(1), device=edge_index.device) if edge_weight is None else edge_weight
-        if weight.shape != edge_index.shape[1:]:
-            raise GraphError(
-                f"edge_weight must have one entry for each of the {edge_index.size(1)} edges; "
-                f"its shape is {tuple(weight.shape)}."
-            )
-        if edge_weight is not None and weight.numel() and not bool(((weight >= 0) & (weight <= 1)).all()):
-            bad = int((~((weight >= 0) & (weight <= 1))).nonzero()[0, 0])
-            raise GraphError(f"edge_weight must lie in [0, 1]; entry {bad} is {weight[bad].item()}.")
         apart = edge_index[0] != edge_index[1]
         nodes = torch.arange(num_nodes, device=edge_index.device)
         row = torch.cat([edge_index[0, apart], nodes])
         col = torch.cat([edge_index[1, apart], nodes])
         weight = torch.cat([weight[apart], weight.new_ones(num_nodes)])
-        key, order = torch.sort(row * num_nodes + col)
+        key, order = torch.sort(to_keys(torch.stack([row, col]), num_nodes))
         row, col, weight = row[order], col[order], weight[order]
-        if key.numel() > 1 and bool((same := key[1:] == key[:-1]).any()):
-            first = int(same.nonzero()[0, 0])
-            raise GraphError(f"The edge {int(row[first])} → {int(col[first])} is given more than once.")
-        wanted = col * num_nodes + row
-        reverse = torch.searchsorted(key, wanted)
-        missing = key[reverse.clamp(max=max(key.numel() - 1, 0))] != wanted
-        if bool(missing.any()):
-            first = int(missing.nonzero()[0, 0])
-            i, j = int(row[first]), int(col[first])
-            raise GraphError(
-                f"The graph is directed: it has the edge {i} → {j} and not {j} → {i}; "
-                "make it undirected with asgnn.graphs.undirected(edge_index, num_nodes)."
-            )
+        reverse = torch.searchsorted(key, to_keys(torch.stack([col, row]), num_nodes))
         crow = torch.zeros(num_nodes + 1, dtype=torch.int64, device=row.device)
         crow[1:] = torch.bincount(row, minlength=num_nodes).cumsum(0)
         symmetric = edge_weight is None or torch.equal(weight, weight[reverse])

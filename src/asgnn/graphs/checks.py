@@ -40,7 +40,7 @@ def validate(data: Data, *, need_labels: bool = True, need_split: bool = False) 
         raise GraphError(f"A graph must be a torch_geometric.data.Data, and this is a {type(data).__name__}.")
     num_nodes = _check_features(getattr(data, "x", None))
     check_edges(getattr(data, "edge_index", None), num_nodes)
-    _check_weights(getattr(data, "edge_weight", None), data.edge_index.size(1))
+    check_weights(getattr(data, "edge_weight", None), data.edge_index.size(1))
     _check_labels(getattr(data, "y", None), num_nodes, need_labels)
     _check_masks(data, num_nodes, need_split)
     _check_devices(data)
@@ -87,8 +87,8 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def check_edges(value: Any, num_nodes: int, name: str = "edge_index") -> None:
-    r"""Raises unless ``value`` lists undirected edges, both directions once each and no self-loop.
+def check_edges(value: Any, num_nodes: int, name: str = "edge_index", *, allow_loops: bool = False) -> None:
+    r"""Raises unless ``value`` lists undirected edges, both directions once each, and self-loops if allowed.
 
     ``name`` is what the sentence calls it. Time :math:`O(E \log E)`.
     """
@@ -101,15 +101,12 @@ def check_edges(value: Any, num_nodes: int, name: str = "edge_index") -> None:
     if bool(outside.any()):
         _, at = _first(outside.any(dim=0, keepdim=True))
         u, v = edges[:, at].tolist()
-        raise GraphError(
-            f"{name}[:, {at}] is the edge {u}–{v}, but the nodes are numbered 0 to {num_nodes - 1}."
-        )
+        raise GraphError(f"{name}[:, {at}] is the edge {u}–{v}, but the nodes are numbered 0 to {num_nodes - 1}.")
     loops = edges[0] == edges[1]
-    if bool(loops.any()):
+    if not allow_loops and bool(loops.any()):
         (at,) = _first(loops)
         raise GraphError(
-            f"{name}[:, {at}] is a self-loop at node {int(edges[0, at])}; "
-            f"asgnn.graphs.undirected drops self-loops."
+            f"{name}[:, {at}] is a self-loop at node {int(edges[0, at])}; asgnn.graphs.undirected drops self-loops."
         )
     forward = sort_keys(to_keys(edges, num_nodes))
     repeated = forward[1:] == forward[:-1]
@@ -125,12 +122,12 @@ def check_edges(value: Any, num_nodes: int, name: str = "edge_index") -> None:
         there, back = int(forward[at]), int(backward[at])
         u, v = divmod(there, num_nodes) if there < back else divmod(back, num_nodes)[::-1]
         raise GraphError(
-            f"{name} lists the edge {u}→{v} without its reverse {v}→{u}; "
-            f"asgnn.graphs.undirected adds the reverses."
+            f"{name} lists the edge {u}→{v} without its reverse {v}→{u}; asgnn.graphs.undirected adds the reverses."
         )
 
 
-def _check_weights(value: Any, num_edges: int) -> None:
+def check_weights(value: Any, num_edges: int) -> None:
+    """Raises unless ``value`` is none, or one float in [0, 1] for each edge."""
     if value is None:
         return
     weight = _tensor(value, "edge_weight", "give one float for each column of edge_index")
@@ -153,17 +150,13 @@ def _check_labels(value: Any, num_nodes: int, needed: bool) -> None:
         return
     y = _tensor(value, "y", "set data.y to the N int64 class labels")
     if y.dim() != 1 or y.size(0) != num_nodes:
-        raise GraphError(
-            f"y must have shape ({num_nodes},), one label for each node, and has {tuple(y.shape)}."
-        )
+        raise GraphError(f"y must have shape ({num_nodes},), one label for each node, and has {tuple(y.shape)}.")
     if y.dtype != torch.int64:
         raise GraphError(f"y has dtype {_dtype(y)}; class labels must be int64: call .long() on it.")
     outside = (y < 0) | (y >= MAX_CLASSES)
     if bool(outside.any()):
         (at,) = _first(outside)
-        raise GraphError(
-            f"y[{at}] is {int(y[at])}: classes are numbered from 0, and there are at most {MAX_CLASSES}."
-        )
+        raise GraphError(f"y[{at}] is {int(y[at])}: classes are numbered from 0, and there are at most {MAX_CLASSES}.")
     if needed and bool((y == y[0]).all()):
         raise GraphError(f"Every label in y is {int(y[0])}: classification needs at least two classes.")
 
@@ -192,8 +185,7 @@ def _check_masks(data: Data, num_nodes: int, needed: bool) -> None:
         for other, earlier in masks.items():
             if earlier.shape != mask.shape:
                 raise GraphError(
-                    f"{other} and {name} have different shapes, "
-                    f"{tuple(earlier.shape)} and {tuple(mask.shape)}."
+                    f"{other} and {name} have different shapes, {tuple(earlier.shape)} and {tuple(mask.shape)}."
                 )
             both = earlier & mask
             if bool(both.any()):
@@ -232,18 +224,13 @@ def check_split(split: Split, num_nodes: int) -> None:
         if bool(outside.any()):
             (at,) = _first(outside)
             raise GraphError(
-                f"{part}[{at}] of the split is node {int(nodes[at])}, "
-                f"but the nodes are numbered 0 to {num_nodes - 1}."
+                f"{part}[{at}] of the split is node {int(nodes[at])}, but the nodes are numbered 0 to {num_nodes - 1}."
             )
         taken = owner[nodes] >= 0
         if bool(taken.any()):
             node = int(nodes[_first(taken)[0]])
-            raise GraphError(
-                f"Node {node} is in both the {SPLITS[int(owner[node])]} and the {part} part of the split."
-            )
+            raise GraphError(f"Node {node} is in both the {SPLITS[int(owner[node])]} and the {part} part of the split.")
         owner[nodes] = number
         if int((owner == number).sum()) != nodes.numel():
             repeated = torch.bincount(nodes) > 1
-            raise GraphError(
-                f"Node {_first(repeated)[0]} is listed more than once in the {part} part of the split."
-            )
+            raise GraphError(f"Node {_first(repeated)[0]} is listed more than once in the {part} part of the split.")

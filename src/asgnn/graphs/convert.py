@@ -143,14 +143,11 @@ def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
     features = _features(x)
     if features.dim() != 2 or features.size(0) != matrix.shape[0]:
         raise GraphError(
-            f"adj is for {matrix.shape[0]} nodes, but x has shape {tuple(features.shape)}: "
-            f"one row a node is needed."
+            f"adj is for {matrix.shape[0]} nodes, but x has shape {tuple(features.shape)}: one row a node is needed."
         )
     if matrix.data.dtype.kind == "f" and not np.isfinite(matrix.data).all():
         at = int((~np.isfinite(matrix.data)).argmax())
-        raise GraphError(
-            f"adj[{matrix.row[at]}, {matrix.col[at]}] is {matrix.data[at]}: entries must be finite."
-        )
+        raise GraphError(f"adj[{matrix.row[at]}, {matrix.col[at]}] is {matrix.data[at]}: entries must be finite.")
     # Repeated coordinates add up in SciPy; summed first, so that 1 − 1 is no edge here either.
     matrix.sum_duplicates()
     present = matrix.data != 0

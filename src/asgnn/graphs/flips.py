@@ -46,15 +46,8 @@ class Perturbation:
 
     def __post_init__(self) -> None:
         flips, targets = self.flips, self.targets
-        if (
-            not isinstance(flips, Tensor)
-            or flips.dtype != torch.int64
-            or flips.dim() != 2
-            or flips.size(0) != 2
-        ):
-            what = (
-                f"{flips.dtype} of shape {tuple(flips.shape)}" if isinstance(flips, Tensor) else repr(flips)
-            )
+        if not isinstance(flips, Tensor) or flips.dtype != torch.int64 or flips.dim() != 2 or flips.size(0) != 2:
+            what = f"{flips.dtype} of shape {tuple(flips.shape)}" if isinstance(flips, Tensor) else repr(flips)
             raise GraphError(f"flips must be an int64 tensor of shape (2, F), and is {what}.")
         if not isinstance(self.num_nodes, Integral) or self.num_nodes < 1:
             raise GraphError(f"num_nodes must be a whole number from 1, and is {self.num_nodes!r}.")
@@ -153,9 +146,7 @@ class Perturbation:
         try:
             write_atomic(Path(path), content.getvalue())
         except OSError as cause:
-            raise DataUnavailable(
-                f"The flips could not be written to {path}: {cause.strerror or cause}."
-            ) from cause
+            raise DataUnavailable(f"The flips could not be written to {path}: {cause.strerror or cause}.") from cause
 
     @classmethod
     def load(cls, path: str | Path) -> Perturbation:
@@ -173,9 +164,7 @@ class Perturbation:
             targets = torch.from_numpy(arrays["targets"]) if "targets" in arrays else None
             return cls(torch.from_numpy(arrays["flips"]), int(arrays["num_nodes"]), targets, meta)
         except ValueError as cause:  # GraphError is one
-            raise DataCorrupt(
-                f"{path} does not hold a set of flips: {str(cause).removesuffix('.')}."
-            ) from cause
+            raise DataCorrupt(f"{path} does not hold a set of flips: {str(cause).removesuffix('.')}.") from cause
 
 
 def _check_range(nodes: Tensor, num_nodes: int, what: str) -> None:
@@ -192,9 +181,7 @@ def diff(clean: Data, poisoned: Data) -> Perturbation:
     Time :math:`O(E \log E)`.
     """
     if clean.num_nodes != poisoned.num_nodes:
-        raise GraphError(
-            f"The clean graph has {clean.num_nodes} nodes and the poisoned one {poisoned.num_nodes}."
-        )
+        raise GraphError(f"The clean graph has {clean.num_nodes} nodes and the poisoned one {poisoned.num_nodes}.")
     num_nodes = int(clean.num_nodes or 0)
     keys = []
     for data, name in (
@@ -249,10 +236,7 @@ _NETTACK = {
 # attack -> dataset -> rate -> file
 POISONED: dict[str, dict[str, dict[float, Source]]] = {
     attack: {
-        name: {
-            rate: Source(*PRO_GNN, path.format(name=name, rate=rate), sha256)
-            for rate, sha256 in hashes.items()
-        }
+        name: {rate: Source(*PRO_GNN, path.format(name=name, rate=rate), sha256) for rate, sha256 in hashes.items()}
         for name, hashes in table.items()
     }
     for attack, table, path in (
@@ -284,9 +268,7 @@ def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None =
     dataset = find_dataset(name)
     attack = str(attack).strip().lower()
     if attack not in POISONED:
-        raise ConfigError(
-            f"No graphs attacked by {attack!r} are published, only by {' and '.join(POISONED)}."
-        )
+        raise ConfigError(f"No graphs attacked by {attack!r} are published, only by {' and '.join(POISONED)}.")
     published = POISONED[attack]
     if dataset.name not in published:
         raise ConfigError(
@@ -315,9 +297,7 @@ def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None =
         budget = int(known * (clean.num_edges // 2))
         within = len(found) == budget
     if not within:
-        raise DataCorrupt(
-            f"{path} differs from the clean graph by {len(found)} edges, and its budget is {budget}."
-        )
+        raise DataCorrupt(f"{path} differs from the clean graph by {len(found)} edges, and its budget is {budget}.")
     meta = {"dataset": dataset.name, "attack": attack, "rate": f"{known:g}", "source": source.url}
     return Perturbation(found.flips, found.num_nodes, targets, meta)
 

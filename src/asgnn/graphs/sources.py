@@ -62,9 +62,7 @@ class Source:
         """Where a cache or mirror keeps the file; refuses to lead out of ``folder``."""
         relative = PurePosixPath(self.owner_repo, self.path)
         if relative.is_absolute() or ".." in relative.parts or "\\" in str(relative):
-            raise DataUnavailable(
-                f"{self.owner_repo}/{self.path} is not a path inside a cache or mirror folder."
-            )
+            raise DataUnavailable(f"{self.owner_repo}/{self.path} is not a path inside a cache or mirror folder.")
         return folder.joinpath(*relative.parts)
 
 
@@ -81,9 +79,7 @@ def cache_folder(root: str | Path | None = None) -> Path:
     try:
         return Path.home() / ".cache" / "asgnn"
     except RuntimeError as cause:
-        raise DataUnavailable(
-            "There is no home folder for the cache; set ASGNN_CACHE to a folder."
-        ) from cause
+        raise DataUnavailable("There is no home folder for the cache; set ASGNN_CACHE to a folder.") from cause
 
 
 def mirror_folder() -> Path | None:
@@ -93,9 +89,7 @@ def mirror_folder() -> Path | None:
         return None
     folder = Path(value).expanduser()
     if not folder.is_dir():
-        raise DataUnavailable(
-            f"ASGNN_MIRROR is set to {value}, which is not a folder; correct it or unset it."
-        )
+        raise DataUnavailable(f"ASGNN_MIRROR is set to {value}, which is not a folder; correct it or unset it.")
     return folder
 
 
@@ -189,9 +183,7 @@ def _read_body(url: str, progress: bool) -> bytes:
             while chunk := response.read(CHUNK):
                 body.write(chunk)
                 if max(body.tell(), expected or 0) > MAX_DOWNLOAD:
-                    raise DataCorrupt(
-                        f"What is at {url} is larger than {MAX_DOWNLOAD >> 20} MiB; it was not kept."
-                    )
+                    raise DataCorrupt(f"What is at {url} is larger than {MAX_DOWNLOAD >> 20} MiB; it was not kept.")
                 if progress:
                     _tell(url, body.tell(), expected)
         finally:
@@ -333,11 +325,7 @@ def _parse_npy(path: Path, name: str, content: bytes) -> NDArray[Any]:
             count *= length
         if min(shape, default=0) < 0 or count * dtype.itemsize != len(content) - file.tell():
             raise ValueError(f"shape {shape} of {dtype} does not fit its {len(content) - file.tell()} bytes")
-        flat = (
-            np.frombuffer(content, dtype, count, file.tell())
-            if count * dtype.itemsize
-            else np.empty(0, dtype)
-        )
+        flat = np.frombuffer(content, dtype, count, file.tell()) if count * dtype.itemsize else np.empty(0, dtype)
         # Copied, because an array over immutable bytes cannot become a tensor.
         return flat.reshape(shape, order="F" if fortran_order else "C").copy()
     except DAMAGE as cause:

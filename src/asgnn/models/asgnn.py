@@ -119,12 +119,25 @@ class ASMP(nn.Module):
         return ASMPParams(**value)
 
     def run(
-        self, x: Tensor, adj: Adjacency, num_layers: int | None = None, *, weights: bool = False, trace: bool = False
+        self,
+        x: Tensor,
+        adj: Adjacency,
+        num_layers: int | None = None,
+        *,
+        weights: bool = False,
+        trace: bool = False,
     ) -> Propagation:
         """The whole result on a prepared adjacency; ``num_layers`` may differ from the number trained with."""
         layers = self.num_layers if num_layers is None else num_layers
         return propagate(
-            x, adj, self.params(), self.scheme, layers=layers, backend=self.backend, weights=weights, trace=trace
+            x,
+            adj,
+            self.params(),
+            self.scheme,
+            layers=layers,
+            backend=self.backend,
+            weights=weights,
+            trace=trace,
         )
 
     def forward(
@@ -172,11 +185,16 @@ class ASGNN(NodeClassifier):
     ) -> None:
         super().__init__()
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
-        self.asmp = ASMP(
-            num_layers, params=params, scheme=scheme, learn=learn, constraint=constraint, backend=backend
-        )
+        self.asmp = ASMP(num_layers, params=params, scheme=scheme, learn=learn, constraint=constraint, backend=backend)
         widths = (in_channels, hidden_channels, out_channels, mlp_layers)
-        self.signature = (*widths, num_layers, self.asmp.scheme, self.asmp.learn, self.asmp.constraint, backend)
+        self.signature = (
+            *widths,
+            num_layers,
+            self.asmp.scheme,
+            self.asmp.learn,
+            self.asmp.constraint,
+            backend,
+        )
 
     def forward(
         self,

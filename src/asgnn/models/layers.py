@@ -6,6 +6,7 @@ Inside, everything has that dimension: a single model is a stack of one.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -95,7 +96,7 @@ class MLPBlock(nn.Module):
         if num_layers < 1:
             raise ConfigError(f"An MLP has at least one layer; {num_layers} were asked for.")
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
-        self.layers = nn.ModuleList(Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.layers = nn.ModuleList(Linear(a, b) for a, b in itertools.pairwise(widths))
         self.dropout = Dropout(dropout)
 
     def forward(self, features: Features, rng: Rng = None) -> Tensor:

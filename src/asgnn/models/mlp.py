@@ -17,7 +17,12 @@ class MLP(NodeClassifier):
     """
 
     def __init__(
-        self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int = 2, dropout: float = 0.5
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 2,
+        dropout: float = 0.5,
     ) -> None:
         super().__init__()
         self.signature = (in_channels, hidden_channels, out_channels, num_layers)

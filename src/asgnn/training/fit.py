@@ -276,7 +276,7 @@ class _Runner:
 
 
 class _Nodes:
-    """One set of nodes a trial, padded to one length: where they are, their classes, 1/size on each and 0 on padding."""
+    """One set of nodes a trial, padded to one length: numbers, classes, and 1/size on each but 0 on padding."""
 
     def __init__(self, sets: Sequence[Tensor], y: Tensor, dtype: torch.dtype) -> None:
         longest = max(nodes.numel() for nodes in sets)
@@ -305,7 +305,12 @@ def _batches(
     """Positions of the trials, grouped by what can be stacked and cut to what fits in memory."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, trial in enumerate(trials):
-        key = (type(trial.model), trial.model.signature, trial.config.epochs, next(trial.model.parameters()).dtype)
+        key = (
+            type(trial.model),
+            trial.model.signature,
+            trial.config.epochs,
+            next(trial.model.parameters()).dtype,
+        )
         groups.setdefault(key, []).append(i)
     for group in groups.values():
         size = batch_size or max(1, _memory(device) // _bytes_per_trial(trials[group[0]].model, features, adj))
@@ -332,10 +337,12 @@ def _split_of(data: Data) -> Split:
     masks = [data.get(name) for name in ("train_mask", "val_mask", "test_mask")]
     if any(mask is None for mask in masks):
         raise GraphError(
-            "The graph has no train_mask, val_mask and test_mask; give fit a split, such as random_split(data, trial=0)."
+            "The graph has no train_mask, val_mask and test_mask; give a split, such as random_split(data, trial=0)."
         )
     if any(mask.dim() != 1 for mask in masks):
-        raise GraphError("The graph carries several splits; choose one of its mask columns and give it to fit as split.")
+        raise GraphError(
+            "The graph carries several splits; choose one of its mask columns and give it to fit as split."
+        )
     return Split(*(mask.nonzero().view(-1) for mask in masks))
 
 

@@ -1,0 +1,77 @@
+"""How each model is built and trained when nothing is said: one recipe a name, each with where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch_geometric.data import Data
+
+from asgnn.asmp import ASMPParams, Scheme
+from asgnn.asmp.params import Objective
+from asgnn.errors import ConfigError
+from asgnn.graphs import Split
+from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier
+from asgnn.training.fit import TrainConfig, Trial
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model with its settings, and how it is trained.
+
+    Attributes:
+        build: (number of features, number of classes) → model; its start is drawn afterwards from the trial's seed.
+        config: the training, but for the seed.
+    """
+
+    build: Callable[[int, int], NodeClassifier]
+    config: TrainConfig
+
+    def trial(self, data: Data, split: Split, seed: int) -> Trial:
+        """One trial on a graph: start and dropout drawn from ``seed`` alone."""
+        model = self.build(data.num_features, int(data.y.max()) + 1)
+        model.reset_parameters(torch.Generator().manual_seed(seed))
+        return Trial(model, replace(self.config, seed=seed), split)
+
+
+def _asgnn(params: ASMPParams, scheme: Scheme, dropout: float, config: TrainConfig) -> Recipe:
+    return Recipe(lambda f, c: ASGNN(f, 64, c, dropout=dropout, params=params, scheme=scheme), config)
+
+
+ASGNN_RECIPES: dict[Objective, Recipe] = {
+    "degree": _asgnn(
+        ASMPParams(lam=2.9, gamma=11.0, mu1=0.001, mu2=0.01, eta2=0.021),
+        Scheme(objective="degree"),
+        0.8,
+        TrainConfig(lr=0.005, weight_decay=2e-3, scalar_lr=0.01),
+    ),
+    "paper": _asgnn(
+        ASMPParams(lam=2.0, gamma=1.0, mu1=0.001, mu2=0.01, eta2=0.1),
+        Scheme(objective="paper"),
+        0.8,
+        TrainConfig(lr=0.01, weight_decay=2e-3, scalar_lr=0.01),
+    ),
+}
+
+RECIPES: dict[str, Recipe] = {
+    "asgnn": ASGNN_RECIPES["degree"],
+    # DeepRobust's settings, with which the published figures on the attacked graphs were made.
+    "gcn": Recipe(lambda f, c: GCN(f, 16, c, dropout=0.5), TrainConfig(lr=0.01, weight_decay=5e-4)),
+    # The authors' settings: ten steps, teleport 0.1, hidden 64, dropout 0.5.
+    "appnp": Recipe(lambda f, c: APPNP(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
+    "mlp": Recipe(lambda f, c: MLP(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
+}
+
+
+def recipe(model: str, objective: Objective | None = None) -> Recipe:
+    """The recipe of a model by name; ``objective`` chooses between ASGNN's two."""
+    if model not in RECIPES:
+        raise ConfigError(f"There is no model {model!r}; the models are {', '.join(RECIPES)}.")
+    if objective is None:
+        return RECIPES[model]
+    if model != "asgnn":
+        raise ConfigError(f"An objective can be chosen for asgnn only, not for {model}.")
+    if objective not in ASGNN_RECIPES:
+        raise ConfigError(f"objective must be one of {', '.join(ASGNN_RECIPES)}; it is {objective!r}.")
+    return ASGNN_RECIPES[objective]
