@@ -175,7 +175,7 @@ def test_exact_structure_is_the_gradient_step_of_that_size_and_the_minimiser() -
     n, edge_index = AWKWARD["random 33"]
     adj = Adjacency.of(edge_index, n)
     x = torch.randn(n, 3, generator=torch.Generator().manual_seed(4), dtype=F64)
-    params = ASMPParams(2.0, 3.0, 0.1, 0.2, 0.1)
+    params = ASMPParams(2.0, 3.0, 0.1, 0.2, 0.1, None)
     exact = propagate(x, adj, params, Scheme(structure="exact"), layers=3, trace=True)
     step = propagate(x, adj, params, Scheme(), layers=3)  # eta2=None is 1/(2(γ+μ₂))
     for ours, other in zip(exact.weights, step.weights, strict=True):

@@ -43,7 +43,7 @@ class ASMP(nn.Module):
 
     def __init__(
         self,
-        num_layers: int = 4,
+        num_layers: int = 8,
         *,
         params: ASMPParams | None = None,
         scheme: Scheme | None = None,
@@ -173,7 +173,7 @@ class ASGNN(NodeClassifier):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
-        num_layers: int = 4,
+        num_layers: int = 8,
         dropout: float = 0.8,
         mlp_layers: int = 2,
         *,
