@@ -1,5 +1,11 @@
 """Graph neural networks with adaptive structure, and the attacks and defences to judge them by."""
 
+import os
+
+# Threads that wait by spinning make training ten times slower on a machine that is busy with something else; waiting
+# asleep costs a few per cent on one that is not. OpenMP reads this once, so it must stand before torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from asgnn.asmp import ASMPParams, Scheme, asmp
 from asgnn.errors import AsgnnError
 from asgnn.graphs import (

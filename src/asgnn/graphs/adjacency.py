@@ -76,8 +76,16 @@ class Adjacency:
         return torch.stack([self.row, self.col])
 
     def to(self, device: torch.device | str) -> Adjacency:
-        fields = (self.row, self.col, self.crow, self.reverse, self.loops, self.weight)
-        return Adjacency(self.num_nodes, *(field.to(device) for field in fields), self.symmetric)
+        return Adjacency(
+            self.num_nodes,
+            self.row.to(device),
+            self.col.to(device),
+            self.crow.to(device),
+            self.reverse.to(device),
+            self.loops.to(device),
+            self.weight.to(device),
+            self.symmetric,
+        )
 
     def row_sum(self, values: Tensor) -> Tensor:
         """Σ over the entries of each row: (E, …) → (N, …), differentiable to any order, deterministic.

@@ -63,8 +63,8 @@ class NodeClassifier(nn.Module):
 
 
 def _reset(module: nn.Module, generator: torch.Generator | None) -> None:
-    if hasattr(module, "reset_parameters"):
-        module.reset_parameters(generator)
+    if callable(reset := getattr(module, "reset_parameters", None)):
+        reset(generator)
     else:
         for child in module.children():
             _reset(child, generator)

@@ -1,0 +1,5 @@
+"""The attacks: each takes a graph, a budget and a generator and returns the flips it would make."""
+
+from asgnn.attacks.dice import dice
+
+__all__ = ["dice"]

@@ -1,0 +1,250 @@
+"""The command line: asgnn demo | datasets | train."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import asgnn
+from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, DataUnavailable, GraphError
+from asgnn.experiments import Cell, Record, run_cell
+from asgnn.experiments.demo import run_demo
+from asgnn.experiments.run import ATTACKS
+from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
+from asgnn.training import RECIPES
+
+app = typer.Typer(
+    help="Classify the nodes of a graph whose edges cannot be trusted.", no_args_is_help=True, add_completion=False
+)
+out = Console()
+err = Console(stderr=True)
+
+EXIT_CODES: dict[type[BaseException], int] = {ConfigError: 2, GraphError: 3, DataUnavailable: 3, DataCorrupt: 3}
+INTERRUPTED = 130
+
+
+class SplitName(StrEnum):
+    published = "published"
+    random = "random"
+
+
+class ObjectiveName(StrEnum):
+    degree = "degree"
+    paper = "paper"
+
+
+class DeviceName(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+Device = Annotated[DeviceName, typer.Option(help="Where to train; auto takes a GPU where there is one.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
+]
+
+
+def _device(name: DeviceName) -> str:
+    import torch
+
+    if name is DeviceName.cuda and not torch.cuda.is_available():
+        raise ConfigError("--device cuda needs a GPU that torch can see, and there is none; use --device cpu.")
+    return "cuda" if name is not DeviceName.cpu and torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on standard error, where a person is there to see it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@app.callback(invoke_without_command=True)
+def main_options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    if version:
+        typer.echo(asgnn.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def datasets(as_json: AsJson = False) -> None:
+    """List the graphs: their size, where they come from, and whether they are here already."""
+    rows = [
+        {
+            "name": name,
+            "nodes": dataset.nodes,
+            "edges": dataset.edges,
+            "features": dataset.features,
+            "classes": dataset.classes,
+            "here": available(name),
+            "published_split": name in PUBLISHED_SPLITS,
+        }
+        for name, dataset in DATASETS.items()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    table = Table(title="Largest connected components, undirected, without self-loops")
+    for heading in ("dataset", "nodes", "edges", "features", "classes", "here", "published split"):
+        table.add_column(heading, justify="left" if heading in ("dataset", "here") else "right")
+    for row in rows:
+        yes = "yes" if row.pop("published_split") else ""
+        table.add_row(*(str(value) for value in row.values()), yes)
+    out.print(table)
+    if any(row["here"] == "download" for row in rows):
+        out.print(
+            '"download" is fetched when first used; offline, set ASGNN_MIRROR to a folder that holds OWNER/REPO/PATH.'
+        )
+
+
+@app.command()
+def train(
+    dataset: Annotated[str, typer.Option(help="A name that `asgnn datasets` lists.")],
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(RECIPES)}.")] = "asgnn",
+    objective: Annotated[ObjectiveName | None, typer.Option(help="ASGNN's objective; degree by default.")] = None,
+    poisoned: Annotated[
+        str | None, typer.Option(help=f"Train on an attacked graph: one of {', '.join(ATTACKS)}.")
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(help="Flips as a share of the edges; for nettack, flips for each target.")
+    ] = 0.0,
+    split: Annotated[
+        SplitName | None, typer.Option(help="published where there is one, else random, one for each trial.")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Trials, trained as one batch; trial i has seed i.")] = 10,
+    device: Device = DeviceName.auto,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model on a graph, clean or attacked, and report what it is worth."""
+    name = find_dataset(dataset).name
+    cell = Cell(
+        dataset=name,
+        model=model,
+        objective=None if objective is None else objective.value,
+        poisoned=poisoned,
+        rate=rate,
+        split=(split or (SplitName.published if name in PUBLISHED_SPLITS else SplitName.random)).value,
+        trials=trials,
+    )
+    if cell.poisoned in ("metattack", "nettack") and cell.split == "random":
+        err.print("Note: these flips were made against the published split; on random ones the attack is weaker.")
+    with _bar(f"{model} on {name}") as progress:
+        record = run_cell(cell, device=_device(device), progress=progress)
+    if as_json:
+        typer.echo(json.dumps(record.as_dict()))
+    else:
+        _show(record)
+
+
+def _show(record: Record) -> None:
+    cell, figures = record.cell, record.as_dict()
+    graph = cell.dataset if cell.poisoned is None else f"{cell.dataset}, {cell.poisoned} at {cell.rate:g}"
+    table = Table(
+        title=f"{cell.model} on {graph}", caption=f"{cell.split} split, {record.seconds:.1f} s on {record.device}"
+    )
+    table.add_column("accuracy, %")
+    table.add_column(f"mean of {cell.trials}", justify="right")
+    table.add_column("± std", justify="right")
+    table.add_row("test", f"{figures['test_mean']:.2f}", f"{figures['test_std']:.2f}", style="bold")
+    if record.target is not None:
+        table.add_row("attacked nodes", f"{figures['target_mean']:.2f}", f"{figures['target_std']:.2f}")
+    table.add_row("validation", f"{figures['val_mean']:.2f}", f"{figures['val_std']:.2f}")
+    out.print(table)
+    if record.edge_auc is not None:
+        out.print(
+            f"Its learned weights tell added edges from given ones with an AUC of {figures['edge_auc_mean']:.3f} "
+            "(1 is perfect, 0.5 is chance)."
+        )
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the table and the picture.")] = Path(
+        "runs/demo"
+    ),
+    trials: Annotated[int, typer.Option(help="Trials of each model on each graph.")] = 3,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what an earlier run has kept.")] = False,
+    device: Device = DeviceName.auto,
+) -> None:
+    """GCN, APPNP and ASGNN on the built-in Cora, clean and ever more attacked: a table and a picture."""
+    with _bar("demo") as progress:
+        outcome = run_demo(output, trials=trials, device=_device(device), fresh=fresh, progress=progress)
+    table = Table(
+        title=f"Test accuracy on Cora, %, mean ± std of {trials} trials",
+        caption="random 10/10/80 splits; DICE flips: edges removed within classes and added between them",
+    )
+    table.add_column("flips / edges", justify="right")
+    for name in outcome.models:
+        table.add_column(name, justify="right")
+    for rate in outcome.rates:
+        figures = [outcome.figures[name, rate] for name in outcome.models]
+        best = max(figure["test_mean"] for figure in figures)
+        cells = [f"{figure['test_mean']:.1f} ± {figure['test_std']:.1f}" for figure in figures]
+        marked = [f"[bold]{c}[/bold]" if f["test_mean"] == best else c for c, f in zip(cells, figures, strict=True)]
+        table.add_row(f"{rate:.0%}", *marked)
+    out.print(table)
+    worst = outcome.figures["asgnn", outcome.rates[-1]]
+    out.print(
+        f"At {outcome.rates[-1]:.0%} ASGNN's learned edge weights tell planted edges from given ones with an AUC of "
+        f"{worst['edge_auc_mean']:.3f} (1 is perfect, 0.5 is chance)."
+    )
+    out.print(f"Written: {', '.join(str(path) for path in outcome.written)}", soft_wrap=True)
+
+
+def run() -> None:
+    """The whole program: every failure a sentence on standard error and an exit code that says its kind.
+
+    0 done, 2 wrong settings, 3 data that cannot be used or had, 1 anything else, 130 interrupted.
+    """
+    try:
+        code = app(standalone_mode=False)
+    except click.ClickException as wrong:  # an option typer does not know, or cannot read
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("Interrupted; whatever was already written is kept.", INTERRUPTED)
+    except AsgnnError as known:
+        _fail(str(known), next((code for kind, code in EXIT_CODES.items() if isinstance(known, kind)), 1))
+    except BrokenPipeError:  # the reader of our output has gone, which is its right
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as system:
+        where = f"{system.filename}: " if system.filename else ""
+        _fail(f"The system refused: {where}{system.strerror or system}.", 1)
+    except MemoryError:
+        _fail("There is not enough memory for this graph with these settings.", 1)
+    except Exception as surprise:
+        if os.environ.get("ASGNN_DEBUG"):
+            raise
+        _fail(
+            f"This is a defect of asgnn ({type(surprise).__name__}: {surprise}); set ASGNN_DEBUG=1 for the traceback.",
+            1,
+        )
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(sentence: str, code: int) -> None:
+    print(f"asgnn: {sentence}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,167 @@
+"""One cell of a table: dataset → attack → split → trials → record."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from torch_geometric.data import Data
+
+from asgnn.asmp.params import Objective
+from asgnn.attacks import dice
+from asgnn.errors import ConfigError
+from asgnn.graphs import (
+    POISONED,
+    PUBLISHED_SPLITS,
+    Perturbation,
+    Split,
+    find_dataset,
+    load_dataset,
+    load_poisoned,
+    published_split,
+    random_split,
+)
+from asgnn.models import ASGNN
+from asgnn.training import Fit, accuracy, fit_many, recipe
+from asgnn.training.evaluate import edge_auc
+from asgnn.training.fit import Progress
+
+ATTACKS = (*POISONED, "dice")
+DICE_SEED = 0  # one attacked graph for every model and trial
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured: equal cells are equal measurements.
+
+    Args:
+        dataset: a name of ``asgnn.graphs.DATASETS``.
+        model: a name of ``asgnn.training.RECIPES``.
+        objective: ASGNN's objective; ``None`` for the model's default.
+        poisoned: "metattack" or "nettack" (the published graphs), "dice" (made here), or ``None`` for the clean graph.
+        rate: flips as a share of the edges; for nettack, flips for each target; 0 for the clean graph.
+        split: "published" (one split for all trials) or "random" (one a trial).
+        trials: how many; trial i has seed i.
+    """
+
+    dataset: str
+    model: str = "asgnn"
+    objective: Objective | None = None
+    poisoned: str | None = None
+    rate: float = 0.0
+    split: str = "published"
+    trials: int = 10
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset", find_dataset(self.dataset).name)
+        recipe(self.model, self.objective)
+        if self.trials < 1:
+            raise ConfigError(f"There must be at least one trial; trials is {self.trials}.")
+        if self.split not in ("published", "random"):
+            raise ConfigError(f"split must be published or random; it is {self.split!r}.")
+        if self.split == "published" and self.dataset not in PUBLISHED_SPLITS:
+            raise ConfigError(
+                f"No split of {self.dataset} is published, only of {', '.join(PUBLISHED_SPLITS)}; use the split random."
+            )
+        if self.poisoned is None and self.rate:
+            raise ConfigError(f"A rate of {self.rate:g} needs an attack: name one of {', '.join(ATTACKS)}.")
+        if self.poisoned is not None and self.poisoned not in ATTACKS:
+            raise ConfigError(f"There is no attack {self.poisoned!r}; the attacks are {', '.join(ATTACKS)}.")
+        if self.poisoned is not None and not self.rate > 0:
+            raise ConfigError(f"The attack {self.poisoned} needs a rate above 0; it is {self.rate:g}.")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What came out of a cell; accuracies in percent, one entry a trial.
+
+    Attributes:
+        val: on the validation nodes, at the epoch that was kept.
+        test: on the test nodes.
+        target: on the attacked nodes of a targeted attack; else ``None``.
+        edge_auc: for ASGNN on an attacked graph, how well its last structure tells added edges from given ones
+            (1 is perfect, 0.5 is chance); else ``None``.
+        best_epochs: the epochs that were kept.
+        seconds: wall time, loading aside.
+        device: where it was trained.
+    """
+
+    cell: Cell
+    val: list[float]
+    test: list[float]
+    target: list[float] | None
+    edge_auc: list[float] | None
+    best_epochs: list[int]
+    seconds: float
+    device: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Flat, for JSON: the cell, then means and sample standard deviations, then the trials."""
+
+        def spread(values: list[float]) -> float:
+            return round(stdev(values), 3) if len(values) > 1 else 0.0
+
+        out: dict[str, Any] = asdict(self.cell)
+        out |= {"test_mean": round(fmean(self.test), 3), "test_std": spread(self.test)}
+        out |= {"val_mean": round(fmean(self.val), 3), "val_std": spread(self.val)}
+        if self.target is not None:
+            out |= {"target_mean": round(fmean(self.target), 3), "target_std": spread(self.target)}
+        if self.edge_auc is not None:
+            out["edge_auc_mean"] = round(fmean(self.edge_auc), 4)
+        out |= {"seconds": round(self.seconds, 2), "device": self.device}
+        out |= {"test": [round(v, 3) for v in self.test], "val": [round(v, 3) for v in self.val]}
+        out["best_epochs"] = self.best_epochs
+        return out
+
+
+def run_cell(
+    cell: Cell, *, root: str | Path | None = None, device: str = "cpu", progress: Progress | None = None
+) -> Record:
+    """Load, attack, train all trials as one batch, and measure; the test labels are read once, at the end."""
+    clean = load_dataset(cell.dataset, root)
+    flips = _flips(cell, clean, root)
+    data = clean if flips is None else flips.apply(clean)
+    splits = _splits(cell, data, root)
+    began = time.perf_counter()
+    chosen = recipe(cell.model, cell.objective)
+    trials = [chosen.trial(data, split, seed) for seed, split in enumerate(splits)]
+    fits = fit_many(trials, data, device=device, progress=progress)
+    seconds = time.perf_counter() - began
+    data = data.to(device)
+    targets = None if flips is None else flips.targets
+    return Record(
+        cell,
+        val=[100 * f.val_accuracy for f in fits],
+        test=[100 * accuracy(f.model, data, f.split.test) for f in fits],
+        target=None if targets is None else [100 * accuracy(f.model, data, targets) for f in fits],
+        edge_auc=None if flips is None else _edge_aucs(fits, data, flips.added(clean)),
+        best_epochs=[f.best_epoch for f in fits],
+        seconds=seconds,
+        device=device,
+    )
+
+
+def _flips(cell: Cell, clean: Data, root: str | Path | None) -> Perturbation | None:
+    if cell.poisoned is None:
+        return None
+    if cell.poisoned == "dice":
+        budget = int(cell.rate * (clean.num_edges // 2))
+        return dice(clean, budget, torch.Generator().manual_seed(DICE_SEED))
+    return load_poisoned(cell.dataset, cell.poisoned, cell.rate, root)
+
+
+def _splits(cell: Cell, data: Data, root: str | Path | None) -> list[Split]:
+    if cell.split == "random":
+        return [random_split(data, trial) for trial in range(cell.trials)]
+    return [published_split(cell.dataset, root)] * cell.trials
+
+
+def _edge_aucs(fits: list[Fit], data: Data, added: torch.Tensor) -> list[float] | None:
+    models = [f.model for f in fits if isinstance(f.model, ASGNN)]
+    if not models or added.size(1) == 0:
+        return None
+    return [edge_auc(model.structure(data.x, data.edge_index), added) for model in models]
