@@ -1,0 +1,207 @@
+"""The documentation is held to the code: links lead somewhere, blocks run, import rules and figures hold."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asgnn.asmp import BACKENDS, ASMPParams, asmp, lipschitz_h, max_eta
+from asgnn.graphs import DATASETS
+from asgnn.training import RECIPES
+from tests.awkward import star
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")),
+]
+SOURCE = ROOT / "src" / "asgnn"
+
+
+# --- links ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_to_files(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    missing = []
+    for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", text):
+        path = target.partition("#")[0]
+        if path and not re.match(r"[a-z]+:", path) and not (page.parent / path).exists():
+            missing.append(target)
+    assert not missing, f"{page.name} links to {', '.join(missing)}"
+
+
+# --- code ----------------------------------------------------------------------------------------------------------
+
+
+def run_page(name: str) -> dict[str, Any]:
+    """Runs the blocks marked exactly ``python``, top to bottom, in one namespace."""
+    page = ROOT / "docs" / f"{name}.md"
+    # Blank lines for the rest of the page, so that an error names the page's own line.
+    lines, inside = [], False
+    for line in page.read_text().splitlines():
+        fence = line.startswith("```")
+        lines.append(line if inside and not fence else "")
+        if fence:
+            inside = line == "```python"
+    code = "\n".join(lines)
+    assert code.strip(), f"{page.name} has no block to run"
+    namespace: dict[str, Any] = {"__name__": f"docs.{name}"}
+    # What a page puts into the tables of the package is taken out again.
+    tables: list[dict[str, Any]] = [BACKENDS, DATASETS, RECIPES]
+    before = [dict(table) for table in tables]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            exec(compile(code, str(page), "exec"), namespace)
+    finally:
+        for table, old in zip(tables, before, strict=True):
+            table.clear()
+            table.update(old)
+    return namespace
+
+
+def test_blocks_of_the_start_page_run_and_find_the_false_edges() -> None:
+    seen = run_page("index")
+    first = seen["order"][:8]
+    pairs = set(zip(seen["u"][seen["once"]][first].tolist(), seen["v"][seen["once"]][first].tolist(), strict=True))
+    assert len(pairs & {(i, i + 1) for i in range(0, 16, 2)}) > 4  # "most of the eight"
+
+
+def test_blocks_of_the_how_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run_page("howto")
+    assert "index_add" not in BACKENDS
+
+
+# --- import rules ---------------------------------------------------------------------------------------------------
+
+ROOMS = ("asmp", "attacks", "cli", "errors", "experiments", "graphs", "models", "training")
+# The table of docs/architecture.md: what a room may import from this package.
+MAY = {
+    "errors": set(),
+    "graphs": {"graphs", "errors"},
+    "asmp": {"asmp", "graphs", "errors"},
+    "models": set(ROOMS) - {"training", "attacks", "cli", "experiments"},
+    "attacks": set(ROOMS) - {"models", "training", "cli", "experiments"},
+    "training": set(ROOMS) - {"cli", "experiments"},
+}
+OUTSIDE = {"torch", "numpy", "scipy", "torch_geometric", *sys.stdlib_module_names}
+
+
+def files_of(room: str) -> list[Path]:
+    return [path for path in (SOURCE / f"{room}.py", *sorted((SOURCE / room).rglob("*.py"))) if path.is_file()]
+
+
+def imports(path: Path, *, inside_functions: bool) -> Iterator[tuple[int, str]]:
+    """Line and full name of what a file imports; of ``from a import b``, both a and a.b."""
+
+    def walk(node: ast.AST) -> Iterator[ast.AST]:
+        for child in ast.iter_child_nodes(node):
+            if inside_functions or not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield child
+                yield from walk(child)
+
+    package = ("asgnn", *path.relative_to(SOURCE).parent.parts)
+    for node in walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*above, *([node.module] if node.module else [])))
+            yield node.lineno, module
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+@pytest.mark.parametrize("room", MAY)
+def test_doors_open_downward_only(room: str) -> None:
+    wrong = []
+    for path in files_of(room):
+        for line, name in imports(path, inside_functions=True):
+            top, _, rest = name.partition(".")
+            other = rest.partition(".")[0]
+            if top == "asgnn" and (other in ROOMS and other not in MAY[room]):
+                wrong.append(f"{path.relative_to(SOURCE)}:{line} imports {name}")
+            elif name == "asgnn":
+                wrong.append(f"{path.relative_to(SOURCE)}:{line} imports the whole package")
+    # "from asgnn.graphs import x" names asgnn.graphs; "from asgnn import x" names asgnn, which opens every door.
+    assert not wrong, "; ".join(wrong)
+
+
+@pytest.mark.parametrize("room", ["__init__", *MAY])
+def test_core_imports_nothing_else_at_the_top(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(SOURCE)}:{line} imports {name}"
+        for path in files_of(room)
+        for line, name in imports(path, inside_functions=False)
+        if name.partition(".")[0] not in OUTSIDE | {"asgnn"}
+    ]
+    assert not wrong, "; ".join(wrong)
+
+
+def test_the_rules_are_not_empty() -> None:
+    assert all(files_of(room) for room in MAY if room != "attacks")
+    assert "asgnn.graphs.adjacency" in {
+        name for _, name in imports(SOURCE / "asmp" / "edges.py", inside_functions=True)
+    }
+    assert "networkx" in {name for _, name in imports(SOURCE / "graphs" / "convert.py", inside_functions=True)}
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert all(f"| `{room}` |" in page for room in MAY)
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_figures_of_the_reproduction_log_are_those_of_the_record() -> None:
+    record = json.loads((ROOT / "docs" / "records" / "defaults.json").read_text())
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    shown = [objective for objective in ("degree", "paper") if f"| `{objective}` |" in page]
+    assert "degree" in shown
+    for objective in shown:
+        for row, key in (("validation", "val"), ("test, after the choice", "test_after_the_choice")):
+            cells = " | ".join(f"{value:.2f}" for value in record[objective][key])
+            assert f"| {row} | {cells} |" in page
+    assert record["machine"] in page
+    assert record["torch"] in page
+
+
+def test_figures_of_the_counter_example() -> None:
+    """docs/maths.md: hub 1, leaves 0 on the star of 30, λ = 1, η₁ = 1/4; the closed norm; the count of rises."""
+    page = (ROOT / "docs" / "maths.md").read_text()
+    n = 30
+    x = torch.zeros(n, 1, dtype=torch.float64)
+    x[0] = 1
+    frozen = {"objective": "paper", "structure": "frozen", "trace": True}
+    out = asmp(x, star(n), ASMPParams(1.0, 0.0, 0.0, 0.0, 0.25, 0.0), layers=1, **frozen)  # type: ignore[arg-type]
+    before, after = (float(terms.total) for terms in out.objective)
+    torch.testing.assert_close(out.h[:2, 0], torch.tensor([31 / 60, 1 / 4], dtype=torch.float64))
+    assert f"{before:.4f}" == "0.9667"
+    assert f"{after:.4f}" == "1.2126"
+    assert "p = 1 · (1 − 1/30) = 0.9667" in page
+    assert "p = 1.2126" in page
+
+    for n in (2, 12, 13, 30, 300):
+        a = torch.eye(n, dtype=torch.float64)
+        a[star(n)[0], star(n)[1]] = 1
+        norm = torch.linalg.matrix_norm(torch.eye(n, dtype=torch.float64) - a / a.sum(1, keepdim=True), 2).item()
+        assert norm == pytest.approx(math.sqrt(n / 4 + 1 - 1 / n))
+        assert (norm > 2) == (n >= 13)
+
+    rises = 0
+    eta1 = 0.9 * max_eta(lipschitz_h(1.0, "paper"))
+    for seed in range(10):
+        x = torch.randn(30, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        out = asmp(x, star(30), ASMPParams(1.0, 0.0, 0.0, 0.0, eta1, 0.0), layers=20, **frozen)  # type: ignore[arg-type]
+        totals = torch.stack([terms.total for terms in out.objective])
+        rises += int((totals.diff() > 1e-9 * totals[:-1].abs()).sum())
+    assert f"{rises} of 200 steps" in page
