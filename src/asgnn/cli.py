@@ -11,7 +11,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -33,6 +32,8 @@ err = Console(stderr=True)
 
 EXIT_CODES: dict[type[BaseException], int] = {ConfigError: 2, GraphError: 3, DataUnavailable: 3, DataCorrupt: 3}
 INTERRUPTED = 130
+# typer brings a click of its own in some releases and uses the public one in others: take the class from typer itself
+UsageProblem = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 class SplitName(StrEnum):
@@ -220,10 +221,7 @@ def run() -> None:
     """
     try:
         code = app(standalone_mode=False)
-    except click.ClickException as wrong:  # an option typer does not know, or cannot read
-        wrong.show()
-        sys.exit(wrong.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         _fail("Interrupted; whatever was already written is kept.", INTERRUPTED)
     except AsgnnError as known:
         _fail(str(known), next((code for kind, code in EXIT_CODES.items() if isinstance(known, kind)), 1))
@@ -236,6 +234,9 @@ def run() -> None:
     except MemoryError:
         _fail("There is not enough memory for this graph with these settings.", 1)
     except Exception as surprise:
+        if isinstance(surprise, UsageProblem):  # an option that typer does not know, or cannot read
+            surprise.show()  # type: ignore[attr-defined]
+            sys.exit(2)
         if os.environ.get("ASGNN_DEBUG"):
             raise
         _fail(

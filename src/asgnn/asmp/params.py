@@ -114,7 +114,8 @@ class Scheme:
         if self.update == "joint" and (self.h_steps, self.s_steps) != (1, 1):
             raise ConfigError('update="joint" moves H and S at once, so h_steps and s_steps must both be 1.')
 
-    @property
-    def leaves_edges(self) -> bool:
-        """Whether S may become positive where the graph has no edge: never for q, whose gradient there is ≥ 0."""
-        return self.support == "dense" and self.objective == "paper" and self.structure != "frozen"
+    def leaves_edges(self, lam: Scalar) -> bool:
+        """Whether S may grow where the graph has no edge: never for q with λ ≥ 0, whose gradient there is ≥ 0."""
+        if self.support != "dense" or self.structure == "frozen":
+            return False
+        return self.objective == "paper" or bool(torch.as_tensor(lam < 0).any())

@@ -77,12 +77,13 @@ def propagate(
     one_of("backend", backend, ("auto", *BACKENDS))
     if scheme.objective == "degree" and not adj.symmetric:
         raise GraphError('objective="degree" needs symmetric weights, and edge_weight differs between i → j and j → i.')
+    leaves_edges = scheme.leaves_edges(params.lam)
     if backend == "auto":
-        backend = "dense" if scheme.leaves_edges else "edges"
-    elif backend == "edges" and scheme.leaves_edges:
+        backend = "dense" if leaves_edges else "edges"
+    elif backend == "edges" and leaves_edges:
         raise ConfigError(
             'support="dense" lets S grow where the graph has no edge, which an edge list cannot hold; '
-            'use backend="dense", or objective="degree", whose S stays on the edges.'
+            'use backend="dense", or objective="degree" with λ ≥ 0, whose S stays on the edges.'
         )
     steps = BACKENDS[backend](x, adj, params, scheme)
     h, s = steps.h, steps.s

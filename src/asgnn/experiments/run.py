@@ -27,7 +27,7 @@ from asgnn.graphs import (
 )
 from asgnn.models import ASGNN
 from asgnn.training import Fit, accuracy, fit_many, recipe
-from asgnn.training.evaluate import edge_auc
+from asgnn.training.evaluate import edge_auc, graph_inputs
 from asgnn.training.fit import Progress
 
 ATTACKS = (*POISONED, "dice")
@@ -164,4 +164,4 @@ def _edge_aucs(fits: list[Fit], data: Data, added: torch.Tensor) -> list[float] 
     models = [f.model for f in fits if isinstance(f.model, ASGNN)]
     if not models or added.size(1) == 0:
         return None
-    return [edge_auc(model.structure(data.x, data.edge_index), added) for model in models]
+    return [edge_auc(model.structure(*graph_inputs(data)), added) for model in models]

@@ -32,8 +32,9 @@ class ASMP(nn.Module):
         scheme: objective, support and the other variants; see :class:`~asgnn.asmp.Scheme`.
         learn: the names of the scalars that are learned; the others stay as they are.
         constraint: "free" learns the values themselves (λ may become negative); "positive" learns their logarithms;
-            "descent" also keeps the step sizes inside the bounds within which every half-step lowers the objective
-            (``objective="degree"`` only). By default "descent" for "degree" and "positive" for "paper".
+            "descent" also keeps the step sizes inside the bounds within which every half-step lowers the objective.
+            Descent is proved for ``objective="degree"`` with alternating updates and rows as they are, and is the
+            default there; elsewhere "positive" is.
         backend: see :func:`~asgnn.asmp.asmp`.
 
     Shapes:
@@ -54,12 +55,14 @@ class ASMP(nn.Module):
         super().__init__()
         self.num_layers, self.backend = num_layers, backend
         self.scheme = scheme or Scheme()
-        self.constraint = constraint or ("descent" if self.scheme.objective == "degree" else "positive")
+        chosen = self.scheme
+        descends = chosen.objective == "degree" and chosen.update == "alternating" and not chosen.unit_norm
+        self.constraint = constraint or ("descent" if descends else "positive")
         one_of("constraint", self.constraint, ("descent", "positive", "free"))
-        if self.constraint == "descent" and self.scheme.objective != "degree":
+        if self.constraint == "descent" and not descends:
             raise ConfigError(
-                'constraint="descent" needs objective="degree": the step sizes of the paper\'s theorem '
-                "do not make the paper's objective descend."
+                'constraint="descent" needs objective="degree", update="alternating" and unit_norm=False: '
+                "descent is proved for no other variant."
             )
         if unknown := set(learn) - set(SCALARS):
             raise ConfigError(f"The scalars are {', '.join(SCALARS)}; there is no {', '.join(sorted(unknown))}.")

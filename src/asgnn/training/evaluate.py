@@ -12,11 +12,17 @@ from asgnn.errors import GraphError
 from asgnn.graphs.keys import contains, to_keys
 
 
+def graph_inputs(data: Data) -> tuple[Tensor, ...]:
+    """What a model is called with: x, edge_index and, where the graph has one, edge_weight."""
+    weight = data.get("edge_weight")
+    return (data.x, data.edge_index) if weight is None else (data.x, data.edge_index, weight)
+
+
 @torch.no_grad()
 def predict(model: nn.Module, data: Data) -> Tensor:
     """(N,) the class of every node, without dropout; the model is left in evaluation mode."""
     model.eval()
-    out: Tensor = model(data.x, data.edge_index)
+    out: Tensor = model(*graph_inputs(data))
     return out.argmax(-1)
 
 

@@ -16,6 +16,7 @@ from asgnn.graphs import Split, check_split, validate
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier, stack, unstack
+from asgnn.training.evaluate import graph_inputs
 from asgnn.training.optimizer import TrialAdam
 
 Progress = Callable[[int, int], None]
@@ -100,8 +101,8 @@ def fit(
 ) -> Fit:
     """Train one model on one graph; the split is ``data``'s own masks where none is given.
 
-    Any module that maps ``(x, edge_index)`` to (N, C) scores can be trained; a model of this library is trained by
-    the same code as a batch of many.
+    Any module that maps ``(x, edge_index)``, and ``edge_weight`` where the graph has one, to (N, C) scores can be
+    trained; a model of this library is trained by the same code as a batch of many.
     """
     config = config or TrainConfig()
     split = split or _split_of(data)
@@ -110,13 +111,13 @@ def fit(
     _check(data, [split])
     place = torch.device(device or data.x.device)
     model.to(place)
-    x, edge_index = data.x.to(place), data.edge_index.to(place)
+    inputs = graph_inputs(data.to(place))
 
     def forward(rng: Sequence[torch.Generator]) -> Tensor:
         # A foreign module draws its dropout from torch's global generator; fork it so that the seed decides.
         with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
             torch.manual_seed(int(torch.randint(2**62, (), generator=rng[0], device=place)))
-            out: Tensor = model(x, edge_index)
+            out: Tensor = model(*inputs)
         return out.unsqueeze(0)
 
     runner = _Runner(model, forward, data.y.to(place), [Trial(model, config, split)], place)  # type: ignore[arg-type]
@@ -296,7 +297,8 @@ class _Nodes:
         return (F.cross_entropy(logits.transpose(1, 2), self.y, reduction="none") * self.weight).sum(-1)
 
     def accuracy(self, logits: Tensor) -> Tensor:
-        return ((logits.argmax(-1) == self.y) * self.weight).sum(-1)
+        # counted, then divided: equal counts must be equal numbers, or ties would be broken by rounding
+        return ((logits.argmax(-1) == self.y) & (self.weight > 0)).sum(-1) / (self.weight > 0).sum(-1)
 
 
 def _batches(
