@@ -50,7 +50,7 @@ class _Spmm(torch.autograd.Function):
         weight, v = ctx.saved_tensors
         adj = ctx.adj
         to_weight = sddmm(grad, v, adj) if ctx.needs_input_grad[0] else None
-        to_v = spmm(weight.index_select(0, adj.reverse), grad, adj) if ctx.needs_input_grad[1] else None
+        to_v = spmm(adj.transpose(weight), grad, adj) if ctx.needs_input_grad[1] else None
         return to_weight, to_v, None
 
 
@@ -66,7 +66,7 @@ class _Sddmm(torch.autograd.Function):
         u, v = ctx.saved_tensors
         adj = ctx.adj
         to_u = spmm(grad, v, adj) if ctx.needs_input_grad[0] else None
-        to_v = spmm(grad.index_select(0, adj.reverse), u, adj) if ctx.needs_input_grad[1] else None
+        to_v = spmm(adj.transpose(grad), u, adj) if ctx.needs_input_grad[1] else None
         return to_u, to_v, None
 
 
@@ -81,5 +81,5 @@ class _Sqdist(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (v,) = ctx.saved_tensors
         adj = ctx.adj
-        both = grad + grad.index_select(0, adj.reverse)  # v_i is in entry (i, j) and in entry (j, i)
+        both = grad + adj.transpose(grad)  # v_i is in entry (i, j) and in entry (j, i)
         return 2 * (adj.row_sum(both).unsqueeze(1) * v - spmm(both, v, adj)), None

@@ -55,14 +55,14 @@ class EdgeSteps:
         adj, d = self.adj, self.degree(s)
         g = sddmm(u, u, adj)
         average = adj.row_sum(s * g) / d
-        pull = (self.lam / d).index_select(0, adj.row) * (g - average.index_select(0, adj.row))
+        pull = adj.at_row(self.lam / d) * (g - adj.at_row(average))
         t = (2 * self.gamma + 2 * self.mu2) * s - 2 * self.gamma * self.a - pull
         return (s - self.eta2 * t - self.eta2 * self.mu1).clamp(0, 1)
 
     def _degree_s_step(self, h: Tensor, u: Tensor, s: Tensor) -> Tensor:
         adj = self.adj
         e = (h - self.x).square().sum(1)
-        cost = (e.index_select(0, adj.row) + e.index_select(0, adj.col)) / 2 + self.lam / 2 * sqdist(u, adj)
+        cost = (adj.at_row(e) + adj.at_col(e)) / 2 + self.lam / 2 * sqdist(u, adj)
         if self.scheme.structure == "exact":
             new = (2 * self.gamma * self.a - cost - self.mu1) / (2 * (self.gamma + self.mu2))
         else:

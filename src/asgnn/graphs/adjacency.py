@@ -95,6 +95,20 @@ class Adjacency:
         total: Tensor = _RowSum.apply(values, self)
         return total
 
+    def at_row(self, values: Tensor) -> Tensor:
+        """The value of node i at every entry (i, j): (N, …) → (E, …); its derivative is :meth:`row_sum`."""
+        out: Tensor = _AtRow.apply(values, self)
+        return out
+
+    def at_col(self, values: Tensor) -> Tensor:
+        """The value of node j at every entry (i, j)."""
+        return self.transpose(self.at_row(values))
+
+    def transpose(self, values: Tensor) -> Tensor:
+        """The values of the transposed matrix: (E, …) → (E, …)."""
+        out: Tensor = _Transpose.apply(values, self)
+        return out
+
     def matmul(self, weight: Tensor, h: Tensor) -> Tensor:
         """One sparse matrix with the values ``weight`` (E,), times ``h`` (…, N, C); differentiable in h.
 
@@ -130,7 +144,33 @@ class _RowSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad.index_select(0, ctx.adj.row), None
+        return ctx.adj.at_row(grad), None
+
+
+class _AtRow(torch.autograd.Function):
+    """Written out because the derivative that torch has for a gather adds with atomics on a GPU, in any order."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, adj: Adjacency) -> Tensor:
+        ctx.adj = adj
+        return values.index_select(0, adj.row)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.adj.row_sum(grad), None
+
+
+class _Transpose(torch.autograd.Function):
+    """A permutation that is its own inverse, so it is its own derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, adj: Adjacency) -> Tensor:
+        ctx.adj = adj
+        return values.index_select(0, adj.reverse)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.adj.transpose(grad), None
 
 
 class _FixedMatmul(torch.autograd.Function):

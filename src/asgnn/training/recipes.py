@@ -43,10 +43,12 @@ ASGNN_RECIPES: dict[Objective, Recipe] = {
             f,
             64,
             c,
-            params=ASMPParams(lam=2.0, gamma=4.7, mu1=0.0015, mu2=0.01, eta2=0.031),
+            num_layers=4,
+            dropout=0.65,
+            params=ASMPParams(lam=1.1, gamma=12.0, mu1=0.023, mu2=0.01, eta2=0.023),
             scheme=Scheme(objective="paper"),
         ),
-        TrainConfig(lr=0.01, weight_decay=3.9e-3, scalar_lr=0.003),
+        TrainConfig(weight_decay=4e-3),
     ),
 }
 
