@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asgnn.errors import GraphError
 from asgnn.graphs.checks import check_edges, check_weights
-from asgnn.graphs.csr import csr_matmul
+from asgnn.graphs.csr import csr_matmul, segment_sum
 from asgnn.graphs.keys import to_keys
 
 
@@ -131,15 +131,7 @@ class _RowSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, adj: Adjacency) -> Tensor:
         ctx.adj = adj
-        flat = values.reshape(values.size(0), -1).contiguous()
-        if flat.is_cuda:
-            # Each output is summed by one thread in order: no atomics, so equal seeds give equal results.
-            out = torch.segment_reduce(flat, "sum", offsets=adj.crow, axis=0, initial=0)
-        else:
-            # A product with the 0/1 incidence matrix is the fastest ordered segment sum that torch has on a CPU.
-            size = flat.size(0)
-            ones, each = flat.new_ones(size), torch.arange(size)
-            out = csr_matmul(adj.crow, each, ones, (adj.num_nodes, size), flat)
+        out = segment_sum(values.reshape(values.size(0), -1).contiguous(), adj.crow)
         return out.view(adj.num_nodes, *values.shape[1:])
 
     @staticmethod
