@@ -72,7 +72,7 @@ class Dropout(nn.Module):
             row.random_(-(2**63), None, generator=None if rng is None else rng[trial])
         steps = [round(rate * 2**16) for rate in rates]
         below = torch.tensor([step - 2**15 for step in steps], dtype=torch.int16, device=like.device)
-        mask = (bits.view(torch.int16)[:, :size] >= below.unsqueeze(1)).view(-1, *shape)
+        mask = (bits.view(torch.int16)[:, :size] >= below.unsqueeze(1)).view(len(rates), *shape)
         return mask, torch.tensor([2**16 / (2**16 - step) for step in steps], dtype=like.dtype, device=like.device)
 
     def forward(self, h: Tensor, rng: Rng = None) -> Tensor:
