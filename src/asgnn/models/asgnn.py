@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from asgnn.asmp import SCALARS, ASMPParams, Propagation, Scheme, lipschitz_h, lipschitz_s, max_eta, propagate
+from asgnn.asmp import BACKENDS, SCALARS, ASMPParams, Propagation, Scheme, lipschitz_h, lipschitz_s, max_eta, propagate
 from asgnn.asmp.params import one_of
 from asgnn.asmp.propagate import Backend
 from asgnn.errors import ConfigError
@@ -52,6 +52,9 @@ class ASMP(nn.Module):
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
+        if num_layers < 0:
+            raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+        one_of("backend", backend, ("auto", *BACKENDS))
         self.num_layers, self.backend = num_layers, backend
         self.scheme = scheme or Scheme()
         self.constraint = constraint or ("descent" if self.scheme.objective == "degree" else "positive")

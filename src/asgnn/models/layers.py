@@ -25,6 +25,10 @@ class Linear(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, bias: bool = True) -> None:
         super().__init__()
+        if min(in_channels, out_channels) < 1:
+            raise ConfigError(
+                f"A layer has at least one channel on either side; {in_channels} and {out_channels} were asked for."
+            )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.weight = nn.Parameter(torch.empty(in_channels, out_channels))
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
