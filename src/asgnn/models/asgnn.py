@@ -19,6 +19,9 @@ from asgnn.models.layers import MLPBlock, Rng
 
 Constraint = Literal["descent", "positive", "free"]
 
+# A float32 sigmoid rounds to 1 from 17 on and to 0 below −104; inside this range both bounds stay open.
+SHARE = (1e-30, 1 - 1e-6)
+
 
 class ASMP(nn.Module):
     r"""Message passing with adaptive structure (Zhang et al., "ASGNN", 2022), its six scalars learned.
@@ -117,8 +120,8 @@ class ASMP(nn.Module):
             return ASMPParams(**raw)
         value = {name: tensor.exp() for name, tensor in raw.items()}
         if self.constraint == "descent":
-            value["eta1"] = raw["eta1"].sigmoid() / (1 + 2 * value["lam"])
-            value["eta2"] = raw["eta2"].sigmoid() / (value["gamma"] + value["mu2"])
+            value["eta1"] = raw["eta1"].sigmoid().clamp(*SHARE) / (1 + 2 * value["lam"])
+            value["eta2"] = raw["eta2"].sigmoid().clamp(*SHARE) / (value["gamma"] + value["mu2"])
         return ASMPParams(**value)
 
     def run(
