@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Literal
 
@@ -80,7 +81,13 @@ class ASMP(nn.Module):
 
     def _raw(self, params: ASMPParams) -> dict[str, Tensor]:
         """The stored form of the six values: themselves, their logarithms, or the logits of a share of a bound."""
-        values = {name: float(value) for name, value in zip(SCALARS, params.resolved(), strict=True)}
+        values: dict[str, float] = {}
+        for name, value in zip(SCALARS, params.resolved(), strict=True):
+            if isinstance(value, Tensor) and value.numel() != 1:
+                raise ConfigError(f"{name} has {value.numel()} values, and a module starts from one number.")
+            values[name] = float(value)
+            if not math.isfinite(values[name]):
+                raise ConfigError(f"{name} starts at {values[name]}, which is not a finite number.")
         if self.constraint == "free":
             return {name: torch.tensor(value) for name, value in values.items()}
         for name, value in values.items():
@@ -92,6 +99,8 @@ class ASMP(nn.Module):
         # a fixed 0 is stored as log 0 = −inf, which exp turns back into 0
         raw = {name: torch.tensor(value).log() for name, value in values.items()}
         if self.constraint == "descent":
+            if values["gamma"] + values["mu2"] == 0:
+                raise ConfigError('gamma and mu2 are both 0, and descent needs their sum above 0; use "positive".')
             bounds = {
                 "eta1": max_eta(lipschitz_h(values["lam"])),
                 "eta2": max_eta(lipschitz_s(values["lam"], values["gamma"], values["mu2"])),
