@@ -73,7 +73,7 @@ class Fit:
     Attributes:
         model: holds the weights of ``best_epoch``.
         best_epoch: counted from 1: highest validation accuracy, then lowest validation loss; 0 if none was finite.
-        val_accuracy: at that epoch, in [0, 1].
+        val_accuracy: at that epoch, in [0, 1]; −1 if there was none.
         history: every epoch.
         seconds: wall time of the batch this trial was part of, divided by the number of its trials.
         batch: how many trials were trained side by side.
@@ -285,6 +285,7 @@ class _Nodes:
         for trial, nodes in enumerate(sets):
             self.index[trial, : nodes.numel()] = nodes.to(y.device)
             self.weight[trial, : nodes.numel()] = 1 / nodes.numel()
+        self.size = torch.tensor([nodes.numel() for nodes in sets], dtype=dtype, device=y.device)
         self.y = y[self.index]
 
     def of(self, logits: Tensor) -> Tensor:
@@ -296,7 +297,9 @@ class _Nodes:
         return (F.cross_entropy(logits.transpose(1, 2), self.y, reduction="none") * self.weight).sum(-1)
 
     def accuracy(self, logits: Tensor) -> Tensor:
-        return ((logits.argmax(-1) == self.y) * self.weight).sum(-1)
+        """(T,) hits over size; counted, so that equal counts are equal numbers wherever the hits lie."""
+        hits = (logits.argmax(-1) == self.y) & (self.weight > 0)
+        return hits.sum(-1).to(self.weight.dtype) / self.size
 
 
 def _batches(
