@@ -7,14 +7,22 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from asgnn.errors import GraphError
+from asgnn.models.base import NodeClassifier
 
 
 @torch.no_grad()
 def predict(model: nn.Module, data: Data) -> Tensor:
-    """(N,) the class of every node, without dropout; the model is left in evaluation mode."""
+    """(N,) the class of every node, without dropout; the model is left in evaluation mode, and where it is.
+
+    Weights of the edges are seen by the models of this library, as they are in training.
+    """
     model.eval()
-    out: Tensor = model(data.x, data.edge_index)
-    return out.argmax(-1)
+    place = next((p.device for p in model.parameters()), data.x.device)
+    inputs = [data.x, data.edge_index]
+    if isinstance(model, NodeClassifier) and data.get("edge_weight") is not None:
+        inputs.append(data.edge_weight)
+    out: Tensor = model(*(tensor.to(place) for tensor in inputs))
+    return out.argmax(-1).to(data.x.device)
 
 
 def accuracy(model: nn.Module, data: Data, nodes: Tensor) -> float:
