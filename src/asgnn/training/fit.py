@@ -190,6 +190,8 @@ class _Runner:
     ) -> None:
         self.model, self.forward, self.y, self.trials = model, forward, y, trials
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        # A foreign module may also change its buffers in training, such as running means.
+        self.state = [*self.parameters, *([] if isinstance(model, NodeClassifier) else model.buffers())]
         dtype = self.parameters[0].dtype
         of_stack = isinstance(model, NodeClassifier)
         special = {id(p) for p in model.scalars()} if isinstance(model, NodeClassifier) else set()
@@ -213,7 +215,7 @@ class _Runner:
     def run(self, models: Sequence[nn.Module], report: Callable[[int], object]) -> list[Fit]:
         began = time.perf_counter()
         count, epochs = len(self.trials), self.trials[0].config.epochs
-        best = [p.detach().clone() for p in self.parameters]
+        best = [p.detach().clone() for p in self.state]
         best_accuracy = torch.full_like(self.val.weight[:, 0], -1.0)
         best_loss = torch.full_like(best_accuracy, torch.inf)
         best_epoch = torch.zeros(count, dtype=torch.int64, device=self.y.device)
@@ -230,8 +232,8 @@ class _Runner:
             rows.append(torch.stack([train_loss, val_loss, val_accuracy]))
             report(epoch)
         with torch.no_grad():
-            for parameter, value in zip(self.parameters, best, strict=True):
-                parameter.copy_(value)
+            for kept, value in zip(self.state, best, strict=True):
+                kept.copy_(value)
         if isinstance(self.model, NodeClassifier):
             unstack(self.model, [m for m in models if isinstance(m, NodeClassifier)])
         for model in models:
@@ -270,7 +272,7 @@ class _Runner:
 
     def _keep(self, best: list[Tensor], better: Tensor) -> None:
         with torch.no_grad():
-            for kept, p in zip(best, self.parameters, strict=True):
+            for kept, p in zip(best, self.state, strict=True):
                 flags = better.view(-1, *(1,) * (p.dim() - 1)) if isinstance(self.model, NodeClassifier) else better[0]
                 torch.where(flags, p, kept, out=kept)
 
