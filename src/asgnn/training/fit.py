@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,8 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.epochs, Integral):
+            raise ConfigError(f"epochs must be a whole number; it is {self.epochs!r}.")
         if self.epochs < 1:
             raise ConfigError(f"A model is trained for at least one epoch; epochs is {self.epochs}.")
         for name in ("lr", "weight_decay", "scalar_lr"):
@@ -148,6 +151,10 @@ def fit_many(
     """
     if not trials:
         return []
+    if batch_size is not None and batch_size < 1:
+        raise ConfigError(f"batch_size must be 1 or more; it is {batch_size}.")
+    if len({id(trial.model) for trial in trials}) < len(trials):
+        raise ConfigError("Two trials share one model, which can hold one result only; build a model for each.")
     _check(data, [trial.split for trial in trials])
     place = torch.device(device or data.x.device)
     features = Features.of(data.x).to(place)
@@ -192,6 +199,8 @@ class _Runner:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         # A foreign module may also change its buffers in training, such as running means.
         self.state = [*self.parameters, *([] if isinstance(model, NodeClassifier) else model.buffers())]
+        if not self.parameters:
+            raise ConfigError(f"{type(model).__name__} has no parameter that can be trained.")
         dtype = self.parameters[0].dtype
         of_stack = isinstance(model, NodeClassifier)
         special = {id(p) for p in model.scalars()} if isinstance(model, NodeClassifier) else set()
@@ -211,6 +220,7 @@ class _Runner:
         self.rng = [torch.Generator(device).manual_seed(c.seed) for c in configs]
         self.train = _Nodes([t.split.train for t in trials], y, dtype)
         self.val = _Nodes([t.split.val for t in trials], y, dtype)
+        self.highest = max(int(self.train.y.max()), int(self.val.y.max()))
 
     def run(self, models: Sequence[nn.Module], report: Callable[[int], object]) -> list[Fit]:
         began = time.perf_counter()
@@ -256,7 +266,13 @@ class _Runner:
 
     def _step(self) -> Tensor:
         self.model.train()
-        losses = self.train.losses(self.train.of(self.forward(self.rng)))
+        logits = self.forward(self.rng)
+        if self.highest >= logits.size(-1):
+            raise GraphError(
+                f"The model tells {logits.size(-1)} classes apart, and there is a label {self.highest} among the "
+                "nodes for training and validation."
+            )
+        losses = self.train.losses(self.train.of(logits))
         # Trials do not touch each other, so the gradient of the sum is each one's own gradient.
         grads = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
         pairs = list(zip(grads, self.is_scalar, strict=True))
@@ -339,6 +355,7 @@ def _memory(device: torch.device) -> int:
 
 
 def _split_of(data: Data) -> Split:
+    validate(data)
     masks = [data.get(name) for name in ("train_mask", "val_mask", "test_mask")]
     if any(mask is None for mask in masks):
         raise GraphError(
