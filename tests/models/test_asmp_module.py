@@ -139,8 +139,10 @@ def test_default_constraint_goes_with_the_objective() -> None:
     assert ASMP(scheme=Scheme("paper")).constraint == "positive"
 
 
-@pytest.mark.parametrize("learn", [(), ("lam",), ("eta2", "mu1"), SCALARS, ["gamma"], {"lam", "eta1"}], ids=str)
-def test_only_what_is_named_is_learned(learn: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("names", ["", "lam", "eta2 mu1", "gamma", "lam eta1", " ".join(SCALARS)])
+@pytest.mark.parametrize("container", [tuple, list, set])
+def test_only_what_is_named_is_learned(container: type, names: str) -> None:
+    learn = container(names.split())
     x, edge_index = problem()
     module = ASMP(4, learn=learn)
     assert {name for name, _ in module.named_parameters()} == {f"raw_{name}" for name in learn}
