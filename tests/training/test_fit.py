@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -82,6 +83,27 @@ def test_losses_are_torchs_cross_entropy() -> None:
         ]
     fits = fit_many(trials, data)
     assert [float(one.history.train_loss[0]) for one in fits] == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trains_as_by_hand(name: str) -> None:
+    """Without dropout nothing is random: torch's Adam in two groups, the scalars without decay, written out."""
+    data, split = graph(), split_of(1)
+    ours = MODELS[name](1).to(F64)  # its dropout is 0
+    peer = copy.deepcopy(ours)
+    one = fit(ours, data, TrainConfig(12, lr=0.03, weight_decay=0.05, scalar_lr=0.2), split=split)
+    scalars = [p for key, p in peer.named_parameters() if "raw_" in key]
+    weights = [p for key, p in peer.named_parameters() if "raw_" not in key]
+    optimizer = torch.optim.Adam(weights, lr=0.03, weight_decay=0.05)
+    for_scalars = torch.optim.Adam(scalars, lr=0.2) if scalars else None
+    for loss_of_ours in one.history.train_loss.tolist():
+        peer.zero_grad()
+        loss = F.cross_entropy(peer(data.x, data.edge_index)[split.train], data.y[split.train])
+        loss.backward()
+        optimizer.step()
+        if for_scalars is not None:
+            for_scalars.step()
+        assert loss.item() == pytest.approx(loss_of_ours, rel=1e-8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64], ids=["float32", "float64"])
