@@ -32,6 +32,7 @@ err = Console(stderr=True)
 
 EXIT_CODES: dict[type[BaseException], int] = {ConfigError: 2, GraphError: 3, DataUnavailable: 3, DataCorrupt: 3}
 INTERRUPTED = 130
+STOPPED = "Interrupted; whatever was already written is kept."
 # typer brings a click of its own in some releases and uses the public one in others: take the class from typer itself
 UsageProblem = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
@@ -222,7 +223,7 @@ def run() -> None:
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("Interrupted; whatever was already written is kept.", INTERRUPTED)
+        _fail(STOPPED, INTERRUPTED)
     except AsgnnError as known:
         _fail(str(known), next((code for kind, code in EXIT_CODES.items() if isinstance(known, kind)), 1))
     except BrokenPipeError:  # the reader of our output has gone, which is its right
@@ -243,6 +244,8 @@ def run() -> None:
             f"This is a defect of asgnn ({type(surprise).__name__}: {surprise}); set ASGNN_DEBUG=1 for the traceback.",
             1,
         )
+    if code == INTERRUPTED:  # some releases of typer catch Ctrl-C themselves and return this
+        _fail(STOPPED, INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -46,8 +46,13 @@ class ASMPParams:
 
     def resolved(self) -> tuple[Scalar, Scalar, Scalar, Scalar, Scalar, Scalar]:
         """The six values in the order of :data:`SCALARS`, with the step sizes filled in."""
+        if self.eta1 is None and not isinstance(self.lam, Tensor) and self.lam == -1:
+            raise ConfigError("lam is -1, for which eta1 has no default; give eta1.")
+        both = self.gamma + self.mu2
+        if self.eta2 is None and not isinstance(both, Tensor) and both == 0:
+            raise ConfigError("gamma + mu2 is 0, for which eta2 has no default; give eta2.")
         eta1 = 1 / (2 + 2 * self.lam) if self.eta1 is None else self.eta1
-        eta2 = 1 / (2 * (self.gamma + self.mu2)) if self.eta2 is None else self.eta2
+        eta2 = 1 / (2 * both) if self.eta2 is None else self.eta2
         return self.lam, self.gamma, self.mu1, self.mu2, eta1, eta2
 
     def tensors(self, like: Tensor, batch_shape: torch.Size) -> tuple[Tensor, ...]:

@@ -22,12 +22,13 @@ from asgnn.graphs import (
     find_dataset,
     load_dataset,
     load_poisoned,
+    published,
     published_split,
     random_split,
 )
 from asgnn.models import ASGNN
 from asgnn.training import Fit, accuracy, fit_many, recipe
-from asgnn.training.evaluate import edge_auc, graph_inputs
+from asgnn.training.evaluate import edge_auc
 from asgnn.training.fit import Progress
 
 ATTACKS = (*POISONED, "dice")
@@ -73,6 +74,8 @@ class Cell:
             raise ConfigError(f"There is no attack {self.poisoned!r}; the attacks are {', '.join(ATTACKS)}.")
         if self.poisoned is not None and not self.rate > 0:
             raise ConfigError(f"The attack {self.poisoned} needs a rate above 0; it is {self.rate:g}.")
+        if self.poisoned in POISONED:
+            published(self.dataset, self.poisoned, self.rate)
 
 
 @dataclass(frozen=True)
@@ -164,4 +167,4 @@ def _edge_aucs(fits: list[Fit], data: Data, added: torch.Tensor) -> list[float] 
     models = [f.model for f in fits if isinstance(f.model, ASGNN)]
     if not models or added.size(1) == 0:
         return None
-    return [edge_auc(model.structure(*graph_inputs(data)), added) for model in models]
+    return [edge_auc(model.structure(data.x, data.edge_index), added) for model in models]

@@ -10,7 +10,7 @@ from asgnn.graphs.convert import (
     undirected,
 )
 from asgnn.graphs.datasets import DATASETS, Dataset, available, find_dataset, load_dataset
-from asgnn.graphs.flips import POISONED, Perturbation, diff, load_poisoned
+from asgnn.graphs.flips import POISONED, Perturbation, diff, load_poisoned, published
 from asgnn.graphs.sources import Source, fetch, read_npz
 from asgnn.graphs.splits import PUBLISHED_SPLITS, Split, apply_split, published_split, random_split
 
@@ -34,6 +34,7 @@ __all__ = [
     "largest_component",
     "load_dataset",
     "load_poisoned",
+    "published",
     "published_split",
     "random_split",
     "read_npz",

@@ -81,6 +81,12 @@ class Features:
         return cls(n, f, None, by_row, by_column, order)
 
     @property
+    def dtype(self) -> torch.dtype:
+        value = self.dense if self.by_row is None else self.by_row.value
+        assert value is not None
+        return value.dtype
+
+    @property
     def size_of_mask(self) -> tuple[int, ...]:
         """The shape of one trial's dropout mask: a bit for each stored entry."""
         return (self.num_nodes, self.num_features) if self.by_row is None else tuple(self.by_row.value.shape)
@@ -93,6 +99,11 @@ class Features:
             keep: (T, \\*size_of_mask) bool, what dropout leaves; ``None`` leaves all.
             scale: (T,) the factor on what is left.
         """
+        if weight.size(1) != self.num_features:
+            raise GraphError(f"The model was built for {weight.size(1)} features, and x has {self.num_features}.")
+        if weight.dtype != self.dtype:
+            ours, theirs = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, weight.dtype))
+            raise GraphError(f"x is {ours} and the model {theirs}; convert one of them.")
         if self.dense is not None:
             if keep is None or scale is None:
                 return self.dense @ weight

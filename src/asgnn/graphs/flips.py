@@ -253,18 +253,8 @@ NETTACK_TARGETS: dict[str, Source] = {
 }
 
 
-def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None = None) -> Perturbation:
-    """The flips of an attacked graph published with Pro-GNN (Jin et al. 2020).
-
-    They were made for :func:`published_split`.
-
-    Args:
-        name: Dataset: cora, citeseer, or for Metattack also cora_ml.
-        attack: ``"metattack"`` or ``"nettack"``.
-        rate: For Metattack the flips as a share of the edges, 0.05 to 0.25; for Nettack the flips for each
-            target, 1 to 5. The targets come with the perturbation.
-        root: Folder to use as the cache.
-    """
+def published(name: str, attack: str, rate: float) -> tuple[str, str, float, Source]:
+    """The names and the rate as the table :data:`POISONED` has them, and the file; a sentence where there is none."""
     dataset = find_dataset(name)
     attack = str(attack).strip().lower()
     if attack not in POISONED:
@@ -282,13 +272,28 @@ def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None =
             f"No {attack} graph of {dataset.name} at rate {rate} is published, "
             f"only at {', '.join(f'{one:g}' for one in rates)}."
         )
-    source = rates[known]
+    return dataset.name, attack, known, rates[known]
+
+
+def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None = None) -> Perturbation:
+    """The flips of an attacked graph published with Pro-GNN (Jin et al. 2020).
+
+    They were made for :func:`published_split`.
+
+    Args:
+        name: Dataset: cora, citeseer, or for Metattack also cora_ml.
+        attack: ``"metattack"`` or ``"nettack"``.
+        rate: For Metattack the flips as a share of the edges, 0.05 to 0.25; for Nettack the flips for each
+            target, 1 to 5. The targets come with the perturbation.
+        root: Folder to use as the cache.
+    """
+    name, attack, known, source = published(name, attack, rate)
     path = fetch(source, root)
-    clean = load_dataset(dataset.name, root)
+    clean = load_dataset(name, root)
     found = diff(clean, _read_adjacency(path))
     targets = None
     if attack == "nettack":
-        nodes = fetch(NETTACK_TARGETS[dataset.name], root)
+        nodes = fetch(NETTACK_TARGETS[name], root)
         targets = node_list(read_json(nodes), "attacked_test_nodes", nodes)
         # The targets were attacked one after another, so a later flip may undo an earlier one.
         budget = round(known) * targets.numel()
@@ -298,7 +303,7 @@ def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None =
         within = len(found) == budget
     if not within:
         raise DataCorrupt(f"{path} differs from the clean graph by {len(found)} edges, and its budget is {budget}.")
-    meta = {"dataset": dataset.name, "attack": attack, "rate": f"{known:g}", "source": source.url}
+    meta = {"dataset": name, "attack": attack, "rate": f"{known:g}", "source": source.url}
     return Perturbation(found.flips, found.num_nodes, targets, meta)
 
 

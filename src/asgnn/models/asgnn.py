@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from asgnn.asmp import SCALARS, ASMPParams, Propagation, Scheme, lipschitz_h, lipschitz_s, max_eta, propagate
+from asgnn.asmp import BACKENDS, SCALARS, ASMPParams, Propagation, Scheme, lipschitz_h, lipschitz_s, max_eta, propagate
 from asgnn.asmp.params import one_of
 from asgnn.asmp.propagate import Backend
 from asgnn.errors import ConfigError
@@ -18,6 +19,9 @@ from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng
 
 Constraint = Literal["descent", "positive", "free"]
+
+# A float32 sigmoid rounds to 1 from 17 on and to 0 below −104; inside this range both bounds stay open.
+SHARE = (1e-30, 1 - 1e-6)
 
 
 class ASMP(nn.Module):
@@ -53,6 +57,9 @@ class ASMP(nn.Module):
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
+        if num_layers < 0:
+            raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+        one_of("backend", backend, ("auto", *BACKENDS))
         self.num_layers, self.backend = num_layers, backend
         self.scheme = scheme or Scheme()
         chosen = self.scheme
@@ -77,7 +84,13 @@ class ASMP(nn.Module):
 
     def _raw(self, params: ASMPParams) -> dict[str, Tensor]:
         """The stored form of the six values: themselves, their logarithms, or the logits of a share of a bound."""
-        values = {name: float(value) for name, value in zip(SCALARS, params.resolved(), strict=True)}
+        values: dict[str, float] = {}
+        for name, value in zip(SCALARS, params.resolved(), strict=True):
+            if isinstance(value, Tensor) and value.numel() != 1:
+                raise ConfigError(f"{name} has {value.numel()} values, and a module starts from one number.")
+            values[name] = float(value)
+            if not math.isfinite(values[name]):
+                raise ConfigError(f"{name} starts at {values[name]}, which is not a finite number.")
         if self.constraint == "free":
             return {name: torch.tensor(value) for name, value in values.items()}
         for name, value in values.items():
@@ -89,6 +102,8 @@ class ASMP(nn.Module):
         # a fixed 0 is stored as log 0 = −inf, which exp turns back into 0
         raw = {name: torch.tensor(value).log() for name, value in values.items()}
         if self.constraint == "descent":
+            if values["gamma"] + values["mu2"] == 0:
+                raise ConfigError('gamma and mu2 are both 0, and descent needs their sum above 0; use "positive".')
             bounds = {
                 "eta1": max_eta(lipschitz_h(values["lam"])),
                 "eta2": max_eta(lipschitz_s(values["lam"], values["gamma"], values["mu2"])),
@@ -117,8 +132,8 @@ class ASMP(nn.Module):
             return ASMPParams(**raw)
         value = {name: tensor.exp() for name, tensor in raw.items()}
         if self.constraint == "descent":
-            value["eta1"] = raw["eta1"].sigmoid() / (1 + 2 * value["lam"])
-            value["eta2"] = raw["eta2"].sigmoid() / (value["gamma"] + value["mu2"])
+            value["eta1"] = raw["eta1"].sigmoid().clamp(*SHARE) / (1 + 2 * value["lam"])
+            value["eta2"] = raw["eta2"].sigmoid().clamp(*SHARE) / (value["gamma"] + value["mu2"])
         return ASMPParams(**value)
 
     def run(

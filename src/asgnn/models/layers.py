@@ -25,6 +25,10 @@ class Linear(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, bias: bool = True) -> None:
         super().__init__()
+        if min(in_channels, out_channels) < 1:
+            raise ConfigError(
+                f"A layer has at least one channel on either side; {in_channels} and {out_channels} were asked for."
+            )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.weight = nn.Parameter(torch.empty(in_channels, out_channels))
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
@@ -72,7 +76,7 @@ class Dropout(nn.Module):
             row.random_(-(2**63), None, generator=None if rng is None else rng[trial])
         steps = [round(rate * 2**16) for rate in rates]
         below = torch.tensor([step - 2**15 for step in steps], dtype=torch.int16, device=like.device)
-        mask = (bits.view(torch.int16)[:, :size] >= below.unsqueeze(1)).view(-1, *shape)
+        mask = (bits.view(torch.int16)[:, :size] >= below.unsqueeze(1)).view(len(rates), *shape)
         return mask, torch.tensor([2**16 / (2**16 - step) for step in steps], dtype=like.dtype, device=like.device)
 
     def forward(self, h: Tensor, rng: Rng = None) -> Tensor:

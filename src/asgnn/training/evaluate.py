@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from asgnn.asmp import Propagation
 from asgnn.errors import GraphError
 from asgnn.graphs.keys import contains, to_keys
+from asgnn.models.base import NodeClassifier
 
 
-def graph_inputs(data: Data) -> tuple[Tensor, ...]:
-    """What a model is called with: x, edge_index and, where the graph has one, edge_weight."""
-    weight = data.get("edge_weight")
-    return (data.x, data.edge_index) if weight is None else (data.x, data.edge_index, weight)
+def graph_inputs(model: nn.Module, data: Data, device: torch.device) -> tuple[Tensor, ...]:
+    """What a model is called with: x, edge_index and, for a model of this library, edge_weight where there is one."""
+    inputs = [data.x, data.edge_index]
+    if isinstance(model, NodeClassifier) and data.get("edge_weight") is not None:
+        inputs.append(data.edge_weight)
+    return tuple(tensor.to(device) for tensor in inputs)
 
 
 @torch.no_grad()
 def predict(model: nn.Module, data: Data) -> Tensor:
-    """(N,) the class of every node, without dropout; the model is left in evaluation mode."""
+    """(N,) the class of every node, without dropout; the model is left in evaluation mode, and where it is.
+
+    Weights of the edges are seen by the models of this library, as they are in training.
+    """
     model.eval()
-    out: Tensor = model(*graph_inputs(data))
-    return out.argmax(-1)
+    place = next((p.device for p in model.parameters()), data.x.device)
+    out: Tensor = model(*graph_inputs(model, data, place))
+    return out.argmax(-1).to(data.x.device)
 
 
 def accuracy(model: nn.Module, data: Data, nodes: Tensor) -> float:
@@ -44,6 +50,8 @@ def edge_auc(seen: Propagation, added: Tensor) -> float:
 
     Time O(E log E).
     """
+    from scipy.stats import rankdata  # here, because it takes most of a second to load
+
     row, col = seen.edge_index.cpu()
     upper = row < col
     weight = seen.weights[-1].detach().cpu()[upper].numpy()

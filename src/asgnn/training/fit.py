@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from asgnn.models.base import NodeClassifier, stack, unstack
 from asgnn.training.evaluate import graph_inputs
 from asgnn.training.optimizer import TrialAdam
 
+DROPOUT_STREAM = 2**40
 Progress = Callable[[int, int], None]
 """Called with the number of epochs done and the number in all, over all batches."""
 
@@ -42,6 +44,8 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.epochs, Integral):
+            raise ConfigError(f"epochs must be a whole number; it is {self.epochs!r}.")
         if self.epochs < 1:
             raise ConfigError(f"A model is trained for at least one epoch; epochs is {self.epochs}.")
         for name in ("lr", "weight_decay", "scalar_lr"):
@@ -74,7 +78,7 @@ class Fit:
     Attributes:
         model: holds the weights of ``best_epoch``.
         best_epoch: counted from 1: highest validation accuracy, then lowest validation loss; 0 if none was finite.
-        val_accuracy: at that epoch, in [0, 1].
+        val_accuracy: at that epoch, in [0, 1]; −1 if there was none.
         history: every epoch.
         seconds: wall time of the batch this trial was part of, divided by the number of its trials.
         batch: how many trials were trained side by side.
@@ -101,8 +105,8 @@ def fit(
 ) -> Fit:
     """Train one model on one graph; the split is ``data``'s own masks where none is given.
 
-    Any module that maps ``(x, edge_index)``, and ``edge_weight`` where the graph has one, to (N, C) scores can be
-    trained; a model of this library is trained by the same code as a batch of many.
+    Any module that maps ``(x, edge_index)`` to (N, C) scores can be trained, without the edges' weights; a model of
+    this library is trained by the same code as a batch of many.
     """
     config = config or TrainConfig()
     split = split or _split_of(data)
@@ -111,7 +115,7 @@ def fit(
     _check(data, [split])
     place = torch.device(device or data.x.device)
     model.to(place)
-    inputs = graph_inputs(data.to(place))
+    inputs = graph_inputs(model, data, place)
 
     def forward(rng: Sequence[torch.Generator]) -> Tensor:
         # A foreign module draws its dropout from torch's global generator; fork it so that the seed decides.
@@ -149,6 +153,10 @@ def fit_many(
     """
     if not trials:
         return []
+    if batch_size is not None and batch_size < 1:
+        raise ConfigError(f"batch_size must be 1 or more; it is {batch_size}.")
+    if len({id(trial.model) for trial in trials}) < len(trials):
+        raise ConfigError("Two trials share one model, which can hold one result only; build a model for each.")
     _check(data, [trial.split for trial in trials])
     place = torch.device(device or data.x.device)
     features = Features.of(data.x).to(place)
@@ -191,6 +199,10 @@ class _Runner:
     ) -> None:
         self.model, self.forward, self.y, self.trials = model, forward, y, trials
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        # A foreign module may also change its buffers in training, such as running means.
+        self.state = [*self.parameters, *([] if isinstance(model, NodeClassifier) else model.buffers())]
+        if not self.parameters:
+            raise ConfigError(f"{type(model).__name__} has no parameter that can be trained.")
         dtype = self.parameters[0].dtype
         of_stack = isinstance(model, NodeClassifier)
         special = {id(p) for p in model.scalars()} if isinstance(model, NodeClassifier) else set()
@@ -207,14 +219,16 @@ class _Runner:
             weights, per_trial(c.lr for c in configs), per_trial(c.weight_decay for c in configs)
         )
         self.for_scalars = TrialAdam(scalars, per_trial(c.scalar_lr for c in configs), per_trial(0 for _ in configs))
-        self.rng = [torch.Generator(device).manual_seed(c.seed) for c in configs]
+        # apart from the seed itself, from which a recipe draws the start: the two must not be the same numbers
+        self.rng = [torch.Generator(device).manual_seed(DROPOUT_STREAM + c.seed) for c in configs]
         self.train = _Nodes([t.split.train for t in trials], y, dtype)
         self.val = _Nodes([t.split.val for t in trials], y, dtype)
+        self.highest = max(int(self.train.y.max()), int(self.val.y.max()))
 
     def run(self, models: Sequence[nn.Module], report: Callable[[int], object]) -> list[Fit]:
         began = time.perf_counter()
         count, epochs = len(self.trials), self.trials[0].config.epochs
-        best = [p.detach().clone() for p in self.parameters]
+        best = [p.detach().clone() for p in self.state]
         best_accuracy = torch.full_like(self.val.weight[:, 0], -1.0)
         best_loss = torch.full_like(best_accuracy, torch.inf)
         best_epoch = torch.zeros(count, dtype=torch.int64, device=self.y.device)
@@ -231,8 +245,8 @@ class _Runner:
             rows.append(torch.stack([train_loss, val_loss, val_accuracy]))
             report(epoch)
         with torch.no_grad():
-            for parameter, value in zip(self.parameters, best, strict=True):
-                parameter.copy_(value)
+            for kept, value in zip(self.state, best, strict=True):
+                kept.copy_(value)
         if isinstance(self.model, NodeClassifier):
             unstack(self.model, [m for m in models if isinstance(m, NodeClassifier)])
         for model in models:
@@ -255,7 +269,13 @@ class _Runner:
 
     def _step(self) -> Tensor:
         self.model.train()
-        losses = self.train.losses(self.train.of(self.forward(self.rng)))
+        logits = self.forward(self.rng)
+        if self.highest >= logits.size(-1):
+            raise GraphError(
+                f"The model tells {logits.size(-1)} classes apart, and there is a label {self.highest} among the "
+                "nodes for training and validation."
+            )
+        losses = self.train.losses(self.train.of(logits))
         # Trials do not touch each other, so the gradient of the sum is each one's own gradient.
         grads = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
         pairs = list(zip(grads, self.is_scalar, strict=True))
@@ -271,7 +291,7 @@ class _Runner:
 
     def _keep(self, best: list[Tensor], better: Tensor) -> None:
         with torch.no_grad():
-            for kept, p in zip(best, self.parameters, strict=True):
+            for kept, p in zip(best, self.state, strict=True):
                 flags = better.view(-1, *(1,) * (p.dim() - 1)) if isinstance(self.model, NodeClassifier) else better[0]
                 torch.where(flags, p, kept, out=kept)
 
@@ -286,6 +306,7 @@ class _Nodes:
         for trial, nodes in enumerate(sets):
             self.index[trial, : nodes.numel()] = nodes.to(y.device)
             self.weight[trial, : nodes.numel()] = 1 / nodes.numel()
+        self.size = torch.tensor([nodes.numel() for nodes in sets], dtype=dtype, device=y.device)
         self.y = y[self.index]
 
     def of(self, logits: Tensor) -> Tensor:
@@ -297,8 +318,9 @@ class _Nodes:
         return (F.cross_entropy(logits.transpose(1, 2), self.y, reduction="none") * self.weight).sum(-1)
 
     def accuracy(self, logits: Tensor) -> Tensor:
-        # counted, then divided: equal counts must be equal numbers, or ties would be broken by rounding
-        return ((logits.argmax(-1) == self.y) & (self.weight > 0)).sum(-1) / (self.weight > 0).sum(-1)
+        """(T,) hits over size; counted, so that equal counts are equal numbers wherever the hits lie."""
+        hits = (logits.argmax(-1) == self.y) & (self.weight > 0)
+        return hits.sum(-1).to(self.weight.dtype) / self.size
 
 
 def _batches(
@@ -336,6 +358,7 @@ def _memory(device: torch.device) -> int:
 
 
 def _split_of(data: Data) -> Split:
+    validate(data)
     masks = [data.get(name) for name in ("train_mask", "val_mask", "test_mask")]
     if any(mask is None for mask in masks):
         raise GraphError(

@@ -1,0 +1,138 @@
+"""The one adjacency form, held to SciPy's matrices and PyG's normalisation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from asgnn.errors import GraphError
+from asgnn.graphs.adjacency import Adjacency
+from tests.awkward import AWKWARD
+
+F64 = torch.float64
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def shuffled(graph: str, weights: str) -> tuple[int, Tensor, Tensor | None]:
+    """An awkward graph with its entries in no order, and none, symmetric or asymmetric weights."""
+    n, edge_index = AWKWARD[graph]
+    rng = torch.Generator().manual_seed(5)
+    edge_index = edge_index[:, torch.randperm(edge_index.size(1), generator=rng)]
+    matrix = torch.rand(n, n, generator=rng, dtype=F64)
+    if weights == "symmetric":
+        matrix = (matrix + matrix.t()) / 2
+    return n, edge_index, None if weights == "none" else matrix[edge_index[0], edge_index[1]]
+
+
+def scipy_matrix(n: int, edge_index: Tensor, weight: Tensor | None) -> sp.csr_array:
+    values = np.ones(edge_index.size(1)) if weight is None else weight.numpy()
+    matrix = sp.csr_array((values, tuple(edge_index.numpy())), shape=(n, n)) + sp.eye_array(n, format="csr")
+    matrix.sort_indices()
+    return matrix
+
+
+@pytest.mark.parametrize("weights", ["none", "symmetric", "asymmetric"])
+@pytest.mark.parametrize("graph", AWKWARD)
+@pytest.mark.parametrize("device", DEVICES)
+def test_scipy_has_the_same_matrix(device: str, graph: str, weights: str) -> None:
+    n, edge_index, weight = shuffled(graph, weights)
+    expected = scipy_matrix(n, edge_index, weight)
+    adj = Adjacency.of(edge_index.to(device), n, None if weight is None else weight.to(device))
+    values = adj.weight.to(F64)
+
+    np.testing.assert_array_equal(adj.crow.cpu(), expected.indptr)
+    np.testing.assert_array_equal(adj.col.cpu(), expected.indices)
+    np.testing.assert_array_equal(values.cpu(), expected.data)
+    np.testing.assert_array_equal(adj.row.cpu(), np.repeat(np.arange(n), np.diff(expected.indptr)))
+    assert torch.equal(adj.loops, adj.row == adj.col)
+    assert adj.loops.sum() == n
+    assert adj.symmetric == (abs(expected - expected.T).max() == 0)
+
+    flipped = sp.csr_array((values[adj.reverse].cpu().numpy(), expected.indices, expected.indptr), shape=(n, n))
+    np.testing.assert_array_equal(flipped.toarray(), expected.T.toarray())
+    assert torch.equal(adj.reverse[adj.reverse], torch.arange(adj.row.numel(), device=device))
+
+    np.testing.assert_allclose(adj.row_sum(values).cpu(), expected.sum(axis=1), rtol=1e-14)
+    h = torch.randn(3, n, 2, generator=torch.Generator().manual_seed(1), dtype=F64)
+    product = adj.matmul(values, h.to(device)).cpu()
+    for ours, one in zip(product, h, strict=True):
+        np.testing.assert_allclose(ours, expected @ one.numpy(), rtol=1e-13, atol=1e-13)
+    assert torch.equal(adj.matmul(values, h[0].to(device)).cpu(), product[0])  # no leading dimension
+
+
+@pytest.mark.parametrize("weights", ["none", "symmetric"])
+@pytest.mark.parametrize("graph", AWKWARD)
+def test_pyg_normalises_alike(graph: str, weights: str) -> None:
+    n, edge_index, weight = shuffled(graph, weights)
+    adj = Adjacency.of(edge_index, n, weight)
+    expected = torch.zeros(n, n, dtype=F64)
+    (row, col), value = gcn_norm(edge_index, weight, n, dtype=F64)
+    expected[row, col] = value
+    ours = torch.zeros(n, n, dtype=F64)
+    ours[adj.row, adj.col] = adj.sym_weight(F64)
+    torch.testing.assert_close(ours, expected, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("weights", ["none", "asymmetric"])
+def test_gradient_of_the_product_in_h(weights: str) -> None:
+    n, edge_index, weight = shuffled("isolated node", weights)
+    adj = Adjacency.of(edge_index, n, weight)
+    values = adj.weight.to(F64)
+    h = torch.randn(2, n, 3, generator=torch.Generator().manual_seed(0), dtype=F64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda h: adj.matmul(values, h), (h,))
+    assert torch.autograd.gradgradcheck(lambda h: adj.matmul(values, h).tanh(), (h,))
+
+
+@pytest.mark.parametrize("trailing", [(), (2,), (2, 3)])
+def test_row_sum_has_derivatives_of_every_order(trailing: tuple[int, ...]) -> None:
+    n, edge_index = AWKWARD["isolated node"]
+    adj = Adjacency.of(edge_index, n)
+    values = torch.rand(adj.row.numel(), *trailing, generator=torch.Generator().manual_seed(0), dtype=F64)
+    values.requires_grad_()
+    assert adj.row_sum(values).shape == (n, *trailing)
+    assert torch.autograd.gradcheck(lambda v: adj.row_sum(v * v), (values,))
+    assert torch.autograd.gradgradcheck(lambda v: adj.row_sum(v * v).rsqrt(), (values,))
+
+
+def test_given_loops_are_replaced_by_loops_of_weight_one() -> None:
+    n, edge_index = AWKWARD["isolated node"]
+    looped = torch.cat([torch.tensor([[2, 4], [2, 4]]), edge_index], dim=1)
+    weight = torch.rand(looped.size(1), generator=torch.Generator().manual_seed(0))
+    ours, plain = Adjacency.of(looped, n, weight), Adjacency.of(edge_index, n, weight[2:])
+    for field in ("row", "col", "crow", "reverse", "loops", "weight"):
+        assert torch.equal(getattr(ours, field), getattr(plain, field)), field
+    assert ours.weight[ours.loops].tolist() == [1] * n
+
+
+def test_weights_keep_their_dtype_and_ones_have_the_default() -> None:
+    n, edge_index = AWKWARD["one edge"]
+    assert Adjacency.of(edge_index, n).weight.dtype == torch.get_default_dtype()
+    assert Adjacency.of(edge_index, n, torch.ones(2, dtype=F64)).weight.dtype == F64
+
+
+def test_a_prepared_adjacency_passes_through_and_is_not_changed() -> None:
+    n, edge_index = AWKWARD["star"]
+    adj = Adjacency.of(edge_index, n)
+    assert Adjacency.of(adj, n) is adj
+    again = Adjacency.of(adj.edge_index, n)  # its own edge_index gives it back, loops and all
+    assert torch.equal(again.edge_index, adj.edge_index)
+    assert torch.equal(adj.to("cpu").reverse, adj.reverse)
+
+
+BAD = {
+    "other size": ("made for 30 nodes and the features have 31", 31, None),
+    "weights twice": ("carries its own weights", 30, torch.ones(58)),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_prepared_adjacency_that_does_not_fit_gets_a_sentence(case: str) -> None:
+    message, n, weight = BAD[case]
+    adj = Adjacency.of(AWKWARD["star"][1], 30)
+    with pytest.raises(GraphError, match=message) as caught:
+        Adjacency.of(adj, n, weight)
+    assert str(caught.value).endswith(".")

@@ -1,0 +1,154 @@
+"""Sparse features give what dense ones give: the product, its gradient, and what dropout leaves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from asgnn.errors import GraphError
+from asgnn.graphs.features import SPARSE_BELOW, Features
+
+F64 = torch.float64
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def bag_of_words(n: int, f: int, share: float = 0.06) -> Tensor:
+    rng = torch.Generator().manual_seed(n)
+    x = torch.rand(n, f, generator=rng, dtype=F64) * (torch.rand(n, f, generator=rng) < share)
+    x[n // 2] = 0
+    x[:, f // 2] = 0
+    return x
+
+
+def single_entry() -> Tensor:
+    x = torch.zeros(1, 40, dtype=F64)
+    x[0, 7] = 2.5
+    return x
+
+
+MATRICES = {
+    "zero row and column": bag_of_words(33, 47),
+    "one node": single_entry(),
+    "one feature": torch.tensor([[0.0]] * 12 + [[3.0]], dtype=F64),
+    "nothing": torch.zeros(4, 5, dtype=F64),
+    "tall": bag_of_words(200, 3, 0.03),
+}
+LAYOUTS = {"strided": lambda x: x, "coo": Tensor.to_sparse_coo, "csr": Tensor.to_sparse_csr}
+
+
+def as_dense(x: Tensor) -> Features:
+    return Features(x.size(0), x.size(1), x, None, None, None)
+
+
+def mask_of_entries(features: Features, keep: Tensor) -> Tensor:
+    """A mask over the stored entries (T, nnz) as one over the matrix (T, N, F); where nothing is, it is free."""
+    assert features.by_row is not None
+    row = torch.repeat_interleave(torch.arange(features.num_nodes), features.by_row.crow.diff().cpu())
+    mask = torch.zeros(keep.size(0), features.num_nodes, features.num_features, dtype=torch.bool)
+    mask[:, row, features.by_row.col.cpu()] = keep.cpu()
+    return mask
+
+
+def product(features: Features, weight: Tensor, keep: Tensor | None, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    weight = weight.clone().requires_grad_()
+    out = features.linear(weight, keep, scale)
+    probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=F64).to(out.device)
+    (grad,) = torch.autograd.grad((out * probe).sum(), weight)
+    return out.detach().cpu(), grad.cpu()
+
+
+@pytest.mark.parametrize("rates", [None, (0.5,), (0.0, 0.3, 0.9), (0.999, 0.0)], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_sparse_equals_dense(device: str, name: str, layout: str, rates: tuple[float, ...] | None) -> None:
+    x = MATRICES[name]
+    features = Features.of(LAYOUTS[layout](x)).to(device)
+    assert features.dense is None
+    trials = 2 if rates is None else len(rates)
+    rng = torch.Generator().manual_seed(0)
+    weight = torch.randn(trials, x.size(1), 4, generator=rng, dtype=F64)
+    keep = scale = mask = None
+    if rates is not None:
+        rate = torch.tensor(rates, dtype=F64)
+        keep = torch.rand(trials, *features.size_of_mask, generator=rng) >= rate.unsqueeze(1)
+        scale, mask = 1 / (1 - rate), mask_of_entries(features, keep)
+        keep = keep.to(device)
+    ours = product(features, weight.to(device), keep, None if scale is None else scale.to(device))
+    dense = product(as_dense(x), weight, mask, scale)
+    torch.testing.assert_close(ours, dense, rtol=1e-12, atol=1e-12)
+    by_hand = x @ weight if mask is None or scale is None else (x * mask * scale.view(-1, 1, 1)) @ weight
+    torch.testing.assert_close(ours[0], by_hand, rtol=1e-12, atol=1e-12)
+
+
+def test_gradcheck_of_the_sparse_product() -> None:
+    features = Features.of(MATRICES["zero row and column"][:, :9])
+    rng = torch.Generator().manual_seed(0)
+    weight = torch.randn(2, 9, 2, generator=rng, dtype=F64, requires_grad=True)
+    keep = torch.rand(2, *features.size_of_mask, generator=rng) > 0.4
+    scale = torch.tensor([1.5, 3.0], dtype=F64)
+    assert torch.autograd.gradcheck(lambda w: features.linear(w, None, None), (weight,))
+    assert torch.autograd.gradcheck(lambda w: features.linear(w, keep, scale), (weight,))
+
+
+@pytest.mark.parametrize(("entries", "sparse"), [(0, True), (99, True), (100, False), (1000, False)])
+def test_the_path_is_chosen_at_ten_per_cent(entries: int, sparse: bool) -> None:
+    assert SPARSE_BELOW == 0.1
+    x = torch.zeros(1000)
+    x[torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:entries]] = 1
+    features = Features.of(x.view(20, 50))
+    assert (features.by_row is not None) == (features.by_column is not None) == sparse
+    assert (features.dense is None) == sparse
+    assert features.size_of_mask == ((entries,) if sparse else (20, 50))
+
+
+def test_a_sparse_tensor_stays_sparse_however_full_and_repeated_entries_add_up() -> None:
+    x = torch.sparse_coo_tensor(
+        torch.tensor([[0, 0, 1], [1, 1, 0]]), torch.tensor([1.0, 2.0, 5.0]), (2, 2), check_invariants=True
+    )
+    features = Features.of(x)
+    assert features.dense is None
+    assert features.linear(torch.eye(2).unsqueeze(0), None, None).tolist() == [[[0, 3], [5, 0]]]
+
+
+@pytest.mark.parametrize("name", ["zero row and column", "full"])
+def test_conversion_of_the_dtype(name: str) -> None:
+    x = torch.rand(5, 4, dtype=F64) if name == "full" else MATRICES[name]
+    features = Features.of(x)
+    single = features.to("cpu", torch.float32)
+    weight = torch.randn(1, x.size(1), 3, generator=torch.Generator().manual_seed(0), dtype=F64)
+    assert single.linear(weight.float(), None, None).dtype == torch.float32
+    torch.testing.assert_close(single.linear(weight.float(), None, None)[0], (x @ weight[0]).float())
+    same = features.to("cpu")  # without a dtype nothing is converted
+    assert torch.equal(same.linear(weight, None, None), features.linear(weight, None, None))
+
+
+def test_prepared_features_pass_through() -> None:
+    features = Features.of(MATRICES["tall"])
+    assert Features.of(features) is features
+    assert (features.num_nodes, features.num_features) == (200, 3)
+
+
+BAD = {"integers": torch.ones(2, 2, dtype=torch.int64), "flat": torch.ones(3), "cube": torch.ones(2, 2, 2)}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_a_sentence(case: str) -> None:
+    with pytest.raises(GraphError, match=r"floating point of shape \(N, F\)") as caught:
+        Features.of(BAD[case])
+    assert str(caught.value).endswith(".")
+
+
+UNFIT = {
+    "other features": (r"built for 40 features, and x has 47\.", torch.ones(1, 40, 2, dtype=F64)),
+    "other dtype": (r"x is float64 and the model float32; convert one of them\.", torch.ones(1, 47, 2)),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_weight_that_does_not_fit_gets_a_sentence(case: str) -> None:
+    message, weight = UNFIT[case]
+    for x in (MATRICES["zero row and column"], torch.ones(3, 47, dtype=F64)):
+        with pytest.raises(GraphError, match=message):
+            Features.of(x).linear(weight, None, None)

@@ -1,0 +1,182 @@
+"""Dropout keeps what it says, by its own generator and no other; the start is that of torch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from asgnn.errors import ConfigError
+from asgnn.graphs.features import Features
+from asgnn.models.layers import Dropout, Linear, MLPBlock
+
+F64 = torch.float64
+LIKE = torch.zeros((), dtype=F64)
+
+
+def generators(*seeds: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+def stacked(*rates: float) -> Dropout:
+    """One layer with a rate for each trial, as a stacked model holds it."""
+    layer = Dropout(0.0)
+    layer.rate = torch.tensor(rates, dtype=F64)
+    return layer
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.8, 0.999])
+def test_kept_share_and_mean(rate: float) -> None:
+    """Within five standard deviations of the binomial at a fixed seed; the factor makes the mean exact."""
+    size = 200_001  # no multiple of the four elements to a draw
+    mask, scale = Dropout(rate).keep((size,), generators(0), LIKE)
+    assert mask is not None
+    assert scale is not None
+    assert mask.shape == (1, size)
+    deviation = math.sqrt(rate * (1 - rate) / size)
+    assert float(mask.double().mean()) == pytest.approx(1 - rate, abs=5 * deviation + 2**-17)
+    # the rate is taken to the nearest 1/65536, and the factor is that rate's own
+    taken = 1 - 1 / float(scale)
+    assert taken == pytest.approx(rate, abs=2**-17)
+    assert taken * 2**16 == pytest.approx(round(taken * 2**16), abs=1e-6)
+    out = Dropout(rate)(torch.ones(1, size, dtype=F64), generators(0))
+    assert torch.equal(out, mask * scale)
+    assert float(out.mean()) == pytest.approx(1, abs=5 * deviation / (1 - rate))
+
+
+def test_neighbouring_elements_are_independent() -> None:
+    """Four elements share a draw; none tells of another (correlation within 5/√n), nor does a position favour."""
+    mask, _ = Dropout(0.5).keep((400_000,), generators(3), LIKE)
+    assert mask is not None
+    parts = mask.view(-1, 4).double()
+    assert (parts.mean(0) - 0.5).abs().max() < 5 * 0.5 / math.sqrt(100_000)
+    off_diagonal = torch.corrcoef(parts.t()) - torch.eye(4)
+    assert off_diagonal.abs().max() < 5 / math.sqrt(100_000)
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (3, 5), (0,), (2, 0)])
+def test_every_shape(shape: tuple[int, ...]) -> None:
+    h = torch.ones(2, *shape)
+    assert stacked(0.3, 0.6)(h, generators(0, 1)).shape == h.shape
+
+
+def test_generator_decides() -> None:
+    h, layer = torch.ones(1, 50, 7), Dropout(0.5)
+    state = torch.get_rng_state()
+    assert torch.equal(layer(h, generators(4)), layer(h, generators(4)))
+    assert not torch.equal(layer(h, generators(4)), layer(h, generators(5)))
+    rng = generators(4)
+    assert not torch.equal(layer(h, rng), layer(h, rng))  # it moves on
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_without_a_generator_the_global_one_is_used() -> None:
+    h, layer = torch.ones(1, 50), Dropout(0.5)
+    with torch.random.fork_rng():
+        torch.manual_seed(8)
+        first = layer(h)
+        torch.manual_seed(8)
+        assert torch.equal(layer(h), first)
+
+
+@pytest.mark.parametrize("shape", [(33,), (5, 7)])
+def test_a_trial_draws_the_same_in_any_company(shape: tuple[int, ...]) -> None:
+    rates, seeds = (0.2, 0.0, 0.9, 0.5), (3, 1, 4, 1)
+    h = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0), dtype=F64)
+    together = stacked(*rates)(h, generators(*seeds))
+    for i, (rate, seed) in enumerate(zip(rates, seeds, strict=True)):
+        assert torch.equal(together[i : i + 1], Dropout(rate)(h[i : i + 1], generators(seed)))
+    backwards = stacked(*rates[::-1])(h.flip(0), generators(*seeds[::-1]))
+    assert torch.equal(backwards.flip(0), together)
+
+
+def test_each_trial_has_its_own_rate() -> None:
+    rates = (0.1, 0.4, 0.95)
+    mask, scale = stacked(*rates).keep((100_000,), generators(0, 1, 2), LIKE)
+    assert mask is not None
+    assert scale is not None
+    for kept, factor, rate in zip(mask.double().mean(1), scale, rates, strict=True):
+        assert float(kept) == pytest.approx(1 - rate, abs=0.01)
+        assert float(factor) == pytest.approx(1 / (1 - rate), rel=1e-3)
+
+
+@pytest.mark.parametrize("layer", [Dropout(0.7).eval(), Dropout(0.0), stacked(0.0, 0.0)], ids=["eval", "0", "0, 0"])
+def test_nothing_is_dropped(layer: Dropout) -> None:
+    h = torch.randn(layer.rate.numel(), 9)
+    rng = generators(*range(layer.rate.numel()))
+    before = rng[0].get_state()
+    assert layer(h, rng) is h
+    assert torch.equal(rng[0].get_state(), before)
+
+
+def test_gradient_is_the_mask() -> None:
+    h = torch.randn(1, 100, requires_grad=True)
+    out = Dropout(0.5)(h, generators(2))
+    (grad,) = torch.autograd.grad(out.sum(), h)
+    torch.testing.assert_close(grad * h, out)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 0.9999, 7, math.nan, -math.inf])
+def test_bad_rate_gets_a_sentence(rate: float) -> None:
+    with pytest.raises(ConfigError, match=r"dropout rate must lie between 0 and 0\.999; it is .*\.$"):
+        Dropout(rate)
+
+
+@pytest.mark.parametrize(("into", "out"), [(16, 5), (400, 3)])
+def test_linear_starts_as_torch_does(into: int, out: int) -> None:
+    """The same law: uniform within 1/√in, so equal bounds and spread; and the generator alone decides."""
+    ours, peer = Linear(into, out), torch.nn.Linear(into, out)
+    bound = 1 / math.sqrt(into)
+    for module, parameter in ((ours, ours.weight), (peer, peer.weight), (ours, ours.bias), (peer, peer.bias)):
+        assert parameter is not None
+        draws = []
+        for _ in range(200):
+            module.reset_parameters()
+            draws.append(parameter.detach().flatten().clone())
+        values = torch.cat(draws)
+        assert values.abs().max() <= bound
+        assert float(values.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
+    ours.reset_parameters(generators(1)[0])
+    start = ours.weight.detach().clone()
+    ours.reset_parameters(generators(1)[0])
+    assert torch.equal(ours.weight, start)
+
+
+def test_linear_is_the_product() -> None:
+    layer, bare = Linear(4, 3), Linear(4, 3, bias=False)
+    h = torch.randn(1, 6, 4)
+    assert layer.bias is not None
+    assert bare.bias is None
+    torch.testing.assert_close(layer(h)[0], torch.addmm(layer.bias, h[0], layer.weight))
+    torch.testing.assert_close(bare(h)[0], h[0] @ bare.weight)
+
+
+@pytest.mark.parametrize("x", [torch.zeros(5, 30), torch.eye(30)], ids=["no words", "sparse"])
+def test_dropout_of_sparse_features_in_the_block(x: Tensor) -> None:
+    block = MLPBlock(30, 4, 3, 1, 0.5)
+    out = block(Features.of(x), generators(0))
+    layer = block.layers[0]
+    assert isinstance(layer, Linear)
+    kept, scale = block.dropout.keep(Features.of(x).size_of_mask, generators(0), x)
+    assert scale is not None
+    dropped = x.clone()
+    dropped[x != 0] *= (kept * scale).view(-1)
+    torch.testing.assert_close(out[0], dropped @ layer.weight + layer.bias)
+
+
+BAD = {
+    "no layers": ("at least one layer; 0 were asked for", lambda: MLPBlock(3, 3, 3, 0, 0.5)),
+    "no inputs": ("at least one channel.*0", lambda: Linear(0, 3)),
+    "no outputs": ("at least one channel.*0", lambda: Linear(3, 0)),
+    "negative width": ("at least one channel.*-2", lambda: MLPBlock(3, -2, 3, 2, 0.5)),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_sizes_get_a_sentence(case: str) -> None:
+    message, build = BAD[case]
+    with pytest.raises(ConfigError, match=message) as caught:
+        build()
+    assert str(caught.value).endswith(".")

@@ -1,0 +1,153 @@
+"""GCN, APPNP and MLP are what PyG and torch have under these names, with the same weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import APPNP as PyGAPPNP
+from torch_geometric.nn import GCNConv
+
+from asgnn.asmp import ASMPParams, Scheme
+from asgnn.errors import ConfigError
+from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier
+from asgnn.models.layers import Linear, MLPBlock
+from tests.awkward import AWKWARD
+
+F64 = torch.float64
+CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+
+
+def problem(graph: str, weighted: bool, dense: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    n, edge_index = AWKWARD[graph]
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(n, 50, generator=rng, dtype=F64)
+    if not dense:
+        x = x * (torch.rand(n, 50, generator=rng) < 0.05)
+    matrix = torch.rand(n, n, generator=rng, dtype=F64)
+    weight = ((matrix + matrix.t()) / 2)[edge_index[0], edge_index[1]]
+    return x, edge_index, weight if weighted else None
+
+
+def of_torch(layer: Linear) -> nn.Linear:
+    peer = nn.Linear(layer.in_channels, layer.out_channels, dtype=F64)
+    with torch.no_grad():
+        peer.weight.copy_(layer.weight.t())
+        peer.bias.copy_(layer.bias)
+    return peer
+
+
+def perceptron(block: MLPBlock) -> nn.Sequential:
+    first, *rest = (of_torch(layer) for layer in block.layers if isinstance(layer, Linear))
+    return nn.Sequential(first, *(part for layer in rest for part in (nn.ReLU(), layer)))
+
+
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("graph", AWKWARD)
+class TestPeers:
+    def test_gcn(self, graph: str, weighted: bool, dense: bool) -> None:
+        x, edge_index, weight = problem(graph, weighted, dense)
+        ours = GCN(50, 8, 3).to(F64).eval()
+        first, second = GCNConv(50, 8).to(F64), GCNConv(8, 3).to(F64)
+        with torch.no_grad():
+            for peer, layer in ((first, ours.first), (second, ours.second)):
+                peer.lin.weight.copy_(layer.weight.t())
+                peer.bias.copy_(layer.bias)
+        expected = second(first(x, edge_index, weight).relu(), edge_index, weight)
+        out = ours(x, edge_index, weight)
+        torch.testing.assert_close(out, expected, **CLOSE)
+        probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(0), dtype=F64)
+        (out * probe).sum().backward()
+        (expected * probe).sum().backward()
+        torch.testing.assert_close(ours.first.weight.grad, first.lin.weight.grad.t(), **CLOSE)
+        torch.testing.assert_close(ours.second.bias.grad, second.bias.grad, **CLOSE)
+
+    def test_appnp(self, graph: str, weighted: bool, dense: bool) -> None:
+        x, edge_index, weight = problem(graph, weighted, dense)
+        ours = APPNP(50, 8, 3, num_layers=7, alpha=0.2, mlp_layers=3).to(F64).eval()
+        expected = PyGAPPNP(K=7, alpha=0.2)(perceptron(ours.mlp)(x), edge_index, weight)
+        torch.testing.assert_close(ours(x, edge_index, weight), expected, **CLOSE)
+
+    def test_mlp(self, graph: str, weighted: bool, dense: bool) -> None:
+        x, edge_index, weight = problem(graph, weighted, dense)
+        for layers in (1, 2, 4):
+            ours = MLP(50, 8, 3, num_layers=layers).to(F64).eval()
+            torch.testing.assert_close(ours(x, edge_index, weight), perceptron(ours.mlp)(x), **CLOSE)
+
+    def test_appnp_is_asgnn_frozen(self, graph: str, weighted: bool, dense: bool) -> None:
+        """λ = 1/α − 1 with the symmetric normalisation, the same MLP before both."""
+        x, edge_index, weight = problem(graph, weighted, dense)
+        alpha = 0.15
+        scheme = Scheme(structure="frozen", normalization="sym")
+        frozen = ASGNN(50, 8, 3, 10, params=ASMPParams(lam=1 / alpha - 1), scheme=scheme, constraint="free").to(F64)
+        ours = APPNP(50, 8, 3, alpha=alpha).to(F64)
+        ours.mlp.load_state_dict(frozen.mlp.state_dict())
+        torch.testing.assert_close(ours.eval()(x, edge_index, weight), frozen.eval()(x, edge_index, weight), **CLOSE)
+
+
+MODELS = {"gcn": GCN, "appnp": APPNP, "mlp": MLP, "asgnn": ASGNN}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_same_seed_same_start(name: str) -> None:
+    def start(seed: int) -> dict[str, Tensor]:
+        model = MODELS[name](9, 4, 3)
+        model.reset_parameters(torch.Generator().manual_seed(seed))
+        return model.state_dict()
+
+    first, again, other = start(0), start(0), start(1)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_sparse_and_dense_features_give_the_same(name: str) -> None:
+    x, edge_index, _ = problem("random 33", False, False)
+    assert (x != 0).double().mean() < 0.1
+    model = MODELS[name](50, 8, 3).to(F64).eval()
+    out = model(x, edge_index)
+    # entries too small to matter put the product on the dense path
+    filled = torch.where(x == 0, torch.full_like(x, 1e-14), x)
+    torch.testing.assert_close(model(filled, edge_index), out, rtol=1e-10, atol=1e-10)
+    for layout in (x.to_sparse_coo(), x.to_sparse_csr()):
+        assert torch.equal(model(layout, edge_index), out)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_dropout_of_a_model_is_decided_by_its_generator(name: str) -> None:
+    x, edge_index, _ = problem("random 33", False, False)
+    model = MODELS[name](50, 8, 3, dropout=0.5).to(F64)
+
+    def run(seed: int) -> Tensor:
+        return model(x, edge_index, rng=[torch.Generator().manual_seed(seed)])
+
+    assert torch.equal(run(0), run(0))
+    assert not torch.equal(run(0), run(1))
+
+
+BAD = {
+    "alpha 0": (r"\(0, 1\]; it is 0", lambda: APPNP(3, 3, 3, alpha=0)),
+    "alpha NaN": (r"\(0, 1\]; it is nan", lambda: APPNP(3, 3, 3, alpha=float("nan"))),
+    "depth of APPNP": ("layers must be 0 or more; it is -1", lambda: APPNP(3, 3, 3, num_layers=-1)),
+    "depth of ASGNN": ("layers must be 0 or more; it is -1", lambda: ASGNN(3, 3, 3, num_layers=-1)),
+    "dropout": ("dropout rate", lambda: GCN(3, 3, 3, dropout=1.5)),
+    "MLP without layers": ("at least one layer", lambda: MLP(3, 3, 3, num_layers=0)),
+    "no features": ("at least one channel", lambda: GCN(0, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_settings_get_a_sentence(case: str) -> None:
+    message, build = BAD[case]
+    with pytest.raises(ConfigError, match=message) as caught:
+        build()
+    assert str(caught.value).endswith(".")
+
+
+def test_a_model_without_logits_says_so() -> None:
+    class Empty(NodeClassifier):
+        signature = ()
+
+    with pytest.raises(TypeError, match="Empty does not say how"):
+        Empty()(torch.ones(2, 2), torch.empty(2, 0, dtype=torch.int64))

@@ -1,0 +1,137 @@
+"""A stack computes for each of its trials what that trial computes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from asgnn.asmp import ASMPParams, Scheme
+from asgnn.errors import ConfigError
+from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier, stack, unstack
+from tests.awkward import AWKWARD
+
+F64 = torch.float64
+DROPOUT = (0.0, 0.3, 0.8)
+PARAMS = (ASMPParams(), ASMPParams(0.5, 1.0, 0.1, 0.2, eta2=0.1), ASMPParams(7.0, 0.3, 1e-3, 0.02, eta2=None))
+
+MODELS: dict[str, Callable[[int], NodeClassifier]] = {
+    "gcn": lambda i: GCN(50, 6, 3, dropout=DROPOUT[i]),
+    "appnp": lambda i: APPNP(50, 6, 3, num_layers=4, dropout=DROPOUT[i]),
+    "mlp": lambda i: MLP(50, 6, 3, num_layers=3, dropout=DROPOUT[i]),
+    "asgnn": lambda i: ASGNN(50, 6, 3, 4, dropout=DROPOUT[i], params=PARAMS[i]),
+    "asgnn one scalar": lambda i: ASGNN(50, 6, 3, 4, dropout=DROPOUT[i], params=PARAMS[i], learn=("lam",)),
+    "asgnn exact": lambda i: ASGNN(50, 6, 3, 4, DROPOUT[i], params=PARAMS[i], scheme=Scheme(structure="exact")),
+    "asgnn frozen": lambda i: ASGNN(50, 6, 3, 4, DROPOUT[i], params=PARAMS[i], scheme=Scheme(structure="frozen")),
+    "asgnn paper": lambda i: ASGNN(50, 6, 3, 4, dropout=DROPOUT[i], params=PARAMS[i], scheme=Scheme("paper")),
+    "asgnn dense": lambda i: ASGNN(
+        50, 6, 3, 4, dropout=DROPOUT[i], params=PARAMS[i], scheme=Scheme("paper", support="dense"), constraint="free"
+    ),
+}
+
+
+def trials(name: str) -> list[NodeClassifier]:
+    models = [MODELS[name](i).to(F64) for i in range(3)]
+    for i, model in enumerate(models):
+        model.reset_parameters(torch.Generator().manual_seed(i))
+    return models
+
+
+def problem(graph: str, dense: bool) -> tuple[Tensor, Tensor]:
+    n, edge_index = AWKWARD[graph]
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(n, 50, generator=rng, dtype=F64)
+    return (x if dense else x * (torch.rand(n, 50, generator=rng) < 0.05)), edge_index
+
+
+def generators() -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in (5, 3, 5)]
+
+
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("graph", ["one node", "isolated node", "random 33"])
+@pytest.mark.parametrize("name", MODELS)
+def test_stacked_equals_single(name: str, graph: str, dense: bool) -> None:
+    x, edge_index = problem(graph, dense)
+    singles = trials(name)
+    many = stack(singles)
+    assert many.stacked == 3
+    for training in (False, True):
+        out = many.train(training)(x, edge_index, rng=generators())
+        for i, single in enumerate(singles):
+            alone = single.train(training)(x, edge_index, rng=generators()[i : i + 1])
+            torch.testing.assert_close(out[i], alone, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_of_a_stack_are_each_trials_own(name: str) -> None:
+    x, edge_index = problem("random 33", False)
+    singles = trials(name)
+    many = stack(singles)
+    many(x, edge_index, rng=generators()).square().sum().backward()
+    for i, single in enumerate(singles):
+        single(x, edge_index, rng=generators()[i : i + 1]).square().sum().backward()
+        for (key, own), of_stack in zip(single.named_parameters(), many.parameters(), strict=True):
+            if own.grad is None:
+                assert of_stack.grad is None
+            else:
+                torch.testing.assert_close(of_stack.grad[i], own.grad, rtol=1e-9, atol=1e-9, msg=f"{key} of {i}")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_there_and_back(name: str) -> None:
+    singles, others = trials(name), trials(name)
+    starts = [{key: value.clone() for key, value in model.state_dict().items()} for model in singles]
+    many = stack(singles)
+    with torch.no_grad():
+        for parameter in many.parameters():
+            parameter.add_(1.0)
+    for model, start in zip(singles, starts, strict=True):  # the stack is a copy
+        assert all(torch.equal(value, start[key]) for key, value in model.state_dict().items())
+    unstack(many, others)
+    for i, model in enumerate(others):
+        for own, of_stack in zip(model.parameters(), many.parameters(), strict=True):
+            assert torch.equal(own, of_stack[i])
+            assert own.data_ptr() != of_stack[i].data_ptr()
+    unstack(stack(singles), others)
+    for model, start in zip(others, starts, strict=True):
+        assert all(torch.equal(value, start[key]) for key, value in model.state_dict().items())
+
+
+def test_a_stack_of_one() -> None:
+    x, edge_index = problem("random 33", False)
+    (model, *_) = trials("asgnn")
+    assert torch.equal(stack([model]).eval()(x, edge_index), model.eval()(x, edge_index).unsqueeze(0))
+
+
+def test_structure_of_a_stack() -> None:
+    x, edge_index = problem("random 33", False)
+    singles = trials("asgnn")
+    many = stack(singles)
+    assert isinstance(many, ASGNN)
+    found = many.structure(x, edge_index)
+    for i, single in enumerate(singles):
+        assert isinstance(single, ASGNN)
+        alone = single.structure(x, edge_index)
+        for of_many, of_alone in zip(found.weights, alone.weights, strict=True):
+            torch.testing.assert_close(of_many[i], of_alone, rtol=1e-10, atol=1e-10)
+
+
+UNLIKE = {
+    "other kind": lambda: [GCN(5, 4, 3), MLP(5, 4, 3)],
+    "other width": lambda: [GCN(5, 4, 3), GCN(5, 6, 3)],
+    "other depth": lambda: [ASGNN(5, 4, 3, 4), ASGNN(5, 4, 3, 5)],
+    "other variant": lambda: [ASGNN(5, 4, 3), ASGNN(5, 4, 3, scheme=Scheme(h_steps=2))],
+    "other scalars learned": lambda: [ASGNN(5, 4, 3), ASGNN(5, 4, 3, learn=("lam",))],
+    "other constraint": lambda: [ASGNN(5, 4, 3), ASGNN(5, 4, 3, constraint="free")],
+    "other teleport": lambda: [APPNP(5, 4, 3), APPNP(5, 4, 3, alpha=0.2)],
+    "a stack": lambda: [stack([GCN(5, 4, 3)]), stack([GCN(5, 4, 3)])],
+}
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_unlike_models_are_not_stacked(case: str) -> None:
+    with pytest.raises(ConfigError, match=r"one kind and one signature can be stacked\."):
+        stack(UNLIKE[case]())

@@ -1,0 +1,220 @@
+"""The command line as a user meets it: exit codes, sentences, no traceback; a process of its own where it matters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from asgnn.__main__ import main
+
+MIRROR = os.environ.get("ASGNN_MIRROR")
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def asgnn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs the program in this process: the same entry, without seconds of loading torch for each case."""
+
+    def call(*arguments: str, **environment: str) -> Done:
+        monkeypatch.delenv("ASGNN_MIRROR", raising=False)
+        monkeypatch.delenv("ASGNN_DEBUG", raising=False)
+        for name, value in ({"COLUMNS": "200", "ASGNN_CACHE": str(tmp_path / "cache")} | environment).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["asgnn", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return Done(int(left.value.code or 0), said.out, said.err)
+
+    return call
+
+
+# arguments → exit code, words of the sentence
+FAILURES: dict[str, tuple[list[str], int, str]] = {
+    "unknown command": (["trian"], 2, "No such command"),
+    "unknown option": (["train", "--datset", "cora"], 2, "No such option"),
+    "no dataset": (["train"], 2, "--dataset"),
+    "unknown dataset": (["train", "--dataset", "coral"], 2, "There is no dataset 'coral'"),
+    "unknown model": (["train", "--dataset", "cora", "--model", "gnc"], 2, "There is no model 'gnc'"),
+    "unknown split": (["train", "--dataset", "cora", "--split", "mine"], 2, "published"),
+    "no rate": (["train", "--dataset", "cora", "--poisoned", "metattack"], 2, "needs a rate above 0"),
+    "rate not published": (
+        ["train", "--dataset", "cora", "--poisoned", "metattack", "--rate", "0.3"],
+        2,
+        "only at 0.05, 0.1, 0.15, 0.2, 0.25",
+    ),
+    "not published": (["train", "--dataset", "acm", "--poisoned", "metattack", "--rate", "0.1"], 2, "only of cora"),
+    "no trials": (["train", "--dataset", "cora", "--trials", "0"], 2, "at least one trial"),
+    "no GPU": (["train", "--dataset", "cora", "--device", "cuda"], 2, "--device cpu"),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_failures_are_sentences(case: str, asgnn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, code, words = FAILURES[case]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = asgnn(*arguments)
+    assert done.returncode == code, done.stderr
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("dataset", ["citeseer", "cora_ml", "acm", "polblogs", "texas"])
+def test_without_mirror_and_network_a_sentence_says_how_to_get_the_file(
+    dataset: str, asgnn: Run, tmp_path: Path
+) -> None:
+    # a proxy that nobody answers: no network even where the machine has one
+    done = asgnn(
+        "train", "--dataset", dataset, "--model", "mlp", "--json",
+        https_proxy="http://127.0.0.1:9", HTTPS_PROXY="http://127.0.0.1:9",
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    sentence = done.stderr.strip()
+    assert sentence.count("\n") == 0
+    assert "set ASGNN_MIRROR to a folder that holds" in sentence
+    assert f"or put the file at {tmp_path}" in sentence
+    assert list(tmp_path.rglob("*.*")) == []
+
+
+def test_built_in_cora_needs_neither(asgnn: Run) -> None:
+    done = asgnn(
+        "train", "--dataset", "cora", "--model", "gcn", "--split", "random", "--trials", "2", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    wanted = ["dataset", "model", "poisoned", "rate", "split", "trials", "test_mean", "test_std", "val_mean", "seconds"]
+    assert set(wanted) <= set(record)
+    assert (record["dataset"], record["model"], record["poisoned"], record["trials"]) == ("cora", "gcn", None, 2)
+    assert 78 < record["test_mean"] < 88
+    assert done.stderr == ""
+
+
+def test_table_for_a_person(asgnn: Run) -> None:
+    done = asgnn("train", "--dataset", "cora", "--model", "mlp", "--split", "random", "--trials", "1")
+    assert done.returncode == 0, done.stderr
+    assert "mlp on cora" in done.stdout
+    assert "validation" in done.stdout
+
+
+def test_datasets(asgnn: Run) -> None:
+    done = asgnn("datasets", "--json")
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert len(rows) == 13
+    assert rows["cora"]["here"] == "built in"
+    assert (rows["citeseer"]["nodes"], rows["citeseer"]["edges"]) == (2110, 3668)
+    assert "tolokers" in asgnn("datasets").stdout
+    assert asgnn("--version").stdout.strip() == "0.1.0"
+
+
+@pytest.mark.skipif(not MIRROR, reason="ASGNN_MIRROR is not set")
+@pytest.mark.parametrize("dataset", ["citeseer", "cora_ml", "acm"])
+def test_through_the_mirror(dataset: str, asgnn: Run) -> None:
+    done = asgnn(
+        "train", "--dataset", dataset, "--model", "gcn", "--trials", "1", "--json",
+        ASGNN_MIRROR=str(MIRROR),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["split"] == ("random" if dataset == "acm" else "published")
+    assert record["test_mean"] > 65
+
+
+@pytest.mark.skipif(not MIRROR, reason="ASGNN_MIRROR is not set")
+def test_nettack_reports_the_attacked_nodes(asgnn: Run) -> None:
+    done = asgnn(
+        "train", "--dataset", "cora", "--poisoned", "nettack", "--rate", "5",
+        "--model", "gcn", "--trials", "2", "--json",
+        ASGNN_MIRROR=str(MIRROR),
+    )  # fmt: skip
+    record = json.loads(done.stdout)
+    assert record["target_mean"] < record["test_mean"] - 10
+
+
+def test_tampered_mirror_gets_a_sentence(asgnn: Run, tmp_path: Path) -> None:
+    file = tmp_path / "danielzuegner/gnn-meta-attack/data/citeseer.npz"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"not the file")
+    done = asgnn("train", "--dataset", "citeseer", ASGNN_MIRROR=str(tmp_path))
+    assert done.returncode == 3
+    assert "citeseer.npz" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_reader_that_leaves_early() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m asgnn datasets | head -c 1", shell=True, capture_output=True, text=True, check=False
+    )  # a shell, because only a real pipe breaks
+    assert "Traceback" not in done.stderr
+    assert "defect" not in done.stderr
+
+
+def start_demo(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "asgnn", "demo", "-o", str(folder), "--trials", "1", "--device", "cpu"]
+    variables = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+
+
+def wait_for_cells(folder: Path, count: int, process: subprocess.Popen[str]) -> list[dict[str, object]]:
+    for _ in range(1200):
+        if (folder / "results.json").exists():
+            kept: list[dict[str, object]] = json.loads((folder / "results.json").read_text())  # always whole
+            if len(kept) >= count:
+                return kept
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    raise AssertionError("the demo wrote nothing in a minute")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_demo_keeps_its_cells_and_goes_on(how: signal.Signals, tmp_path: Path) -> None:
+    process = start_demo(tmp_path)
+    before = wait_for_cells(tmp_path, 1, process)
+    process.send_signal(how)
+    _, stderr = process.communicate(timeout=60)
+    if how is signal.SIGINT:
+        assert process.returncode == 130
+        assert "Interrupted" in stderr
+        assert "Traceback" not in stderr
+    process = start_demo(tmp_path)
+    after = wait_for_cells(tmp_path, len(before) + 1, process)
+    process.kill()
+    process.communicate()
+    assert after[: len(before)] == before  # taken over to the last digit, seconds included
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_demo_that_cannot_write_gets_a_sentence(asgnn: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = asgnn("demo", "-o", str(tmp_path / "file" / "demo"), "--trials", "1")
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert str(tmp_path / "file") in done.stderr
+
+
+def test_demo_does_not_overwrite_what_is_not_its_own(asgnn: Run, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"mine": 1}')
+    done = asgnn("demo", "-o", str(tmp_path))
+    assert done.returncode == 2
+    assert "--fresh" in done.stderr
+    assert (tmp_path / "results.json").read_text() == '{"mine": 1}'

@@ -1,0 +1,163 @@
+"""A trial gets in a batch what it gets alone, whatever the company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from asgnn.graphs import Split
+from asgnn.training import Fit, Trial, fit, fit_many
+from tests.training.problem import MODELS, four, graph, trial
+
+FIELDS = ("train_loss", "val_loss", "val_accuracy")
+
+
+def weights(one: Fit) -> list[Tensor]:
+    return [p.detach() for p in one.model.parameters()]
+
+
+def assert_close(ours: Fit, theirs: Fit, tolerance: float) -> None:
+    for field in FIELDS:
+        torch.testing.assert_close(
+            getattr(ours.history, field), getattr(theirs.history, field), rtol=tolerance, atol=tolerance, msg=field
+        )
+    assert ours.best_epoch == theirs.best_epoch
+    assert ours.val_accuracy == pytest.approx(theirs.val_accuracy, abs=tolerance)
+    torch.testing.assert_close(weights(ours), weights(theirs), rtol=tolerance, atol=tolerance)
+
+
+def assert_equal(ours: Fit, theirs: Fit) -> None:
+    for field in FIELDS:
+        assert torch.equal(getattr(ours.history, field), getattr(theirs.history, field)), field
+    assert (ours.best_epoch, ours.val_accuracy) == (theirs.best_epoch, theirs.val_accuracy)
+    assert all(torch.equal(p, q) for p, q in zip(weights(ours), weights(theirs), strict=True))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_batch_equals_one_by_one(name: str) -> None:
+    data = graph()
+    together = fit_many(four(name), data)
+    for i, of_many in enumerate(together):
+        one = trial(name, i)
+        alone = fit(one.model, data, one.config, split=one.split)
+        assert (of_many.batch, alone.batch) == (4, 1)
+        assert_close(of_many, alone, 1e-8)
+    # the trials do differ, so that the agreement says something
+    losses = [tuple(of_many.history.train_loss.tolist()) for of_many in together]
+    assert len(set(losses)) == 4
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_batch_equals_one_by_one_in_single_precision(name: str) -> None:
+    data = graph(torch.float32)
+    together = fit_many(four(name, torch.float32, epochs=4), data)
+    for i, of_many in enumerate(together):
+        (alone,) = fit_many([trial(name, i, torch.float32, epochs=4)], data)
+        for field in ("train_loss", "val_loss"):
+            torch.testing.assert_close(
+                getattr(of_many.history, field), getattr(alone.history, field), rtol=1e-3, atol=1e-3
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", MODELS)
+def test_same_seeds_same_bits(name: str, dtype: torch.dtype) -> None:
+    data = graph(dtype)
+    for ours, again in zip(fit_many(four(name, dtype), data), fit_many(four(name, dtype), data), strict=True):
+        assert_equal(ours, again)
+
+
+def test_another_seed_is_another_dropout() -> None:
+    data = graph()
+    seeds = [fit_many([trial("gcn", 0, seed=seed)], data)[0].history.train_loss for seed in (0, 1)]
+    assert not torch.equal(*seeds)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
+@pytest.mark.parametrize("name", ["asgnn", "gcn"])
+def test_size_of_the_batch_changes_nothing(name: str, size: int) -> None:
+    data = graph()
+    cut = fit_many(four(name), data, batch_size=size)
+    assert [one.batch for one in cut] == {1: [1] * 4, 2: [2] * 4, 3: [3, 3, 3, 1]}.get(size, [4] * 4)
+    for ours, theirs in zip(cut, fit_many(four(name), data), strict=True):
+        assert_close(ours, theirs, 1e-8)
+
+
+def test_results_come_in_the_order_of_the_trials() -> None:
+    """Kinds, depths of training and dtypes interleaved; every result is that of its own trial."""
+    data = graph()
+    order = [
+        ("gcn", 0, 5),
+        ("mlp", 1, 5),
+        ("gcn", 2, 7),
+        ("asgnn", 3, 5),
+        ("mlp", 0, 5),
+        ("gcn", 1, 5),
+        ("asgnn", 0, 5),
+    ]
+    trials = [trial(name, i, epochs=epochs) for name, i, epochs in order]
+    fits = fit_many(trials, data)
+    assert [one.batch for one in fits] == [2, 2, 1, 2, 2, 2, 2]
+    for one, given, (name, i, epochs) in zip(fits, trials, order, strict=True):
+        assert one.model is given.model
+        assert one.config is given.config
+        assert one.split is given.split
+        assert one.history.train_loss.shape == one.history.val_loss.shape == (epochs,)
+        (alone,) = fit_many([trial(name, i, epochs=epochs)], data)
+        assert_close(one, alone, 1e-8)
+
+
+def test_progress_counts_to_the_total() -> None:
+    seen: list[tuple[int, int]] = []
+    trials = [trial("gcn", 0, epochs=3), trial("mlp", 0, epochs=4), trial("gcn", 1, epochs=3)]
+    fit_many(trials, graph(), batch_size=1, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(i, 10) for i in range(1, 11)]
+    seen.clear()
+    one = trial("gcn", 0, epochs=3)
+    fit(one.model, graph(), one.config, split=one.split, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_a_diverging_trial_does_not_disturb_its_neighbours(name: str, dtype: torch.dtype) -> None:
+    data = graph(dtype)
+    calm = [trial(name, i, dtype) for i in range(2)]
+    wild = trial(name, 2, dtype, lr=1e38 if dtype == torch.float32 else 1e300)
+    first, lost, second = fit_many([calm[0], wild, calm[1]], data)
+    assert not lost.history.val_loss[-1].isfinite()
+    assert all(p.isfinite().all() for p in weights(lost))  # its last good weights, or its start
+    for i, one in enumerate((first, second)):
+        (alone,) = fit_many([trial(name, i, dtype)], data)
+        assert all(getattr(one.history, field).isfinite().all() for field in FIELDS)
+        if dtype == torch.float64:
+            assert_close(one, alone, 1e-8)
+        else:
+            torch.testing.assert_close(one.history.train_loss[:3], alone.history.train_loss[:3], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_labels_of_the_test_nodes_are_never_read(name: str) -> None:
+    """Other labels on every node outside training and validation: not one bit changes, for any trial."""
+    nodes = torch.arange(48)
+    split = Split(nodes[:10], nodes[10:22], nodes[22:])
+    clean, corrupt = graph(), graph()
+    rng = torch.Generator().manual_seed(9)
+    shift = torch.randint(1, 3, (26,), generator=rng)
+    corrupt.y[22:] = (corrupt.y[22:] + shift) % 3
+    assert not (clean.y[22:] == corrupt.y[22:]).any()
+    results = [fit_many([Trial(t.model, t.config, split) for t in four(name)], data) for data in (clean, corrupt)]
+    for ours, theirs in zip(*results, strict=True):
+        assert_equal(ours, theirs)
+
+
+def test_nothing_to_train() -> None:
+    assert fit_many([], graph()) == []
+
+
+def test_global_generator_is_left_alone() -> None:
+    trials = four("asgnn", epochs=2)
+    state = torch.get_rng_state()
+    fit_many(trials, graph())
+    assert torch.equal(torch.get_rng_state(), state)

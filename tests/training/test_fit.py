@@ -1,0 +1,375 @@
+"""fit keeps the weights that were best on validation, trains foreign modules too, and refuses what it cannot use."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
+
+from asgnn.errors import AsgnnError, GraphError
+from asgnn.graphs import Split, apply_split
+from asgnn.models import GCN, MLP, stack
+from asgnn.training import Fit, TrainConfig, Trial, accuracy, fit, fit_many, predict
+from asgnn.training.fit import _Nodes
+from tests.training.problem import CLASSES, MODELS, NODES, WORDS, four, graph, split_of, trial
+
+F64 = torch.float64
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+SPLIT = split_of(0)
+
+
+class Foreign(nn.Module):
+    """Two of PyG's convolutions with torch's own dropout, and batch statistics where asked for."""
+
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = GCNConv(WORDS, 8), GCNConv(8, CLASSES)
+        self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.norm(self.first(x, edge_index)).relu()
+        return self.second(F.dropout(h, 0.5, self.training), edge_index)
+
+
+def foreign(seed: int = 0, norm: bool = False) -> Foreign:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Foreign(norm)
+
+
+def best_by_hand(one: Fit) -> int:
+    """Counted from 1: the highest accuracy, and among equals the lowest loss, and among equals the first."""
+    history = zip(one.history.val_accuracy.tolist(), one.history.val_loss.tolist(), strict=True)
+    ranked = [(-acc, loss, epoch) for epoch, (acc, loss) in enumerate(history, 1)]
+    return min(ranked)[2]
+
+
+def validate_by_hand(one: Fit, data: Data) -> float:
+    with torch.no_grad():
+        scores = one.model(data.x, data.edge_index)[one.split.val]
+    return F.cross_entropy(scores, data.y[one.split.val]).item()
+
+
+# --- what is kept --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_best_weights_on_validation_are_kept(name: str) -> None:
+    data = graph()
+    for one in fit_many(four(name), data):
+        assert not one.model.training
+        assert one.best_epoch == best_by_hand(one)
+        at = one.best_epoch - 1
+        assert one.val_accuracy == float(one.history.val_accuracy.max()) == float(one.history.val_accuracy[at])
+        assert accuracy(one.model, data, one.split.val) == pytest.approx(one.val_accuracy, abs=1e-6)
+        assert validate_by_hand(one, data) == pytest.approx(float(one.history.val_loss[at]), rel=1e-9)
+
+
+def test_losses_are_torchs_cross_entropy() -> None:
+    """Without dropout the first training loss is that of the start, over the trial's own nodes."""
+    data = graph()
+    trials = [Trial(GCN(WORDS, 8, CLASSES, dropout=0).to(F64), TrainConfig(epochs=1), split_of(i)) for i in range(4)]
+    assert len({t.split.train.numel() for t in trials}) > 1  # so that there is padding
+    with torch.no_grad():
+        expected = [
+            F.cross_entropy(t.model(data.x, data.edge_index)[t.split.train], data.y[t.split.train]).item()
+            for t in trials
+        ]
+    fits = fit_many(trials, data)
+    assert [float(one.history.train_loss[0]) for one in fits] == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trains_as_by_hand(name: str) -> None:
+    """Without dropout nothing is random: torch's Adam in two groups, the scalars without decay, written out."""
+    data, split = graph(), split_of(1)
+    ours = MODELS[name](1).to(F64)  # its dropout is 0
+    peer = copy.deepcopy(ours)
+    one = fit(ours, data, TrainConfig(12, lr=0.03, weight_decay=0.05, scalar_lr=0.2), split=split)
+    scalars = [p for key, p in peer.named_parameters() if "raw_" in key]
+    weights = [p for key, p in peer.named_parameters() if "raw_" not in key]
+    optimizer = torch.optim.Adam(weights, lr=0.03, weight_decay=0.05)
+    for_scalars = torch.optim.Adam(scalars, lr=0.2) if scalars else None
+    for loss_of_ours in one.history.train_loss.tolist():
+        peer.zero_grad()
+        loss = F.cross_entropy(peer(data.x, data.edge_index)[split.train], data.y[split.train])
+        loss.backward()
+        optimizer.step()
+        if for_scalars is not None:
+            for_scalars.step()
+        assert loss.item() == pytest.approx(loss_of_ours, rel=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=["float32", "float64"])
+def test_equal_counts_are_equal_accuracies(dtype: torch.dtype) -> None:
+    """Ties must be ties: the same number of hits in other places, or beside padding, is the same accuracy."""
+    y, longest = torch.zeros(300, dtype=torch.int64), torch.arange(300)
+    nodes = _Nodes([torch.arange(247), longest], y, dtype)
+    rng = torch.Generator().manual_seed(0)
+    seen = set()
+    for _ in range(50):
+        logits = torch.zeros(2, 300, 2, dtype=dtype)
+        logits[0, torch.randperm(247, generator=rng)[:60], 1] = 1
+        seen.add(float(nodes.accuracy(logits)[0]))
+    assert seen == {float(torch.tensor(187, dtype=dtype) / 247)}
+
+
+def test_ties_are_broken_by_the_loss() -> None:
+    """One validation node, hit from early on: the accuracy stays at 1 while the loss goes on falling."""
+    data = graph()
+    split = Split(torch.arange(0, 30), torch.tensor([33]), torch.arange(40, 48))
+    model = MLP(WORDS, 8, CLASSES, dropout=0.0).to(F64)
+    model.reset_parameters(torch.Generator().manual_seed(0))
+    one = fit(model, data, TrainConfig(epochs=30, lr=0.02, weight_decay=0), split=split)
+    hits = one.history.val_accuracy == 1
+    assert hits.sum() > 1
+    assert one.best_epoch == best_by_hand(one)
+    assert one.best_epoch > int(hits.nonzero()[0]) + 1
+    assert one.history.val_loss[one.best_epoch - 1] == one.history.val_loss[hits].min()
+
+
+def test_never_finite_keeps_the_start() -> None:
+    one = trial("gcn", 0, lr=math.inf)
+    start = [p.detach().clone() for p in one.model.parameters()]
+    result = fit(one.model, graph(), one.config, split=one.split)
+    assert result.best_epoch == 0
+    assert result.val_accuracy == -1
+    assert all(torch.equal(p, q) for p, q in zip(result.model.parameters(), start, strict=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["asgnn", "gcn"])
+def test_masks_of_the_graph_and_a_graph_elsewhere(name: str, device: str) -> None:
+    data = graph(torch.float32)
+    one, other = (trial(name, 0, torch.float32, epochs=5) for _ in range(2))
+    by_masks = fit(one.model, apply_split(data, one.split), one.config, device=device)
+    by_split = fit(other.model, data, other.config, split=other.split, device=device)
+    assert torch.equal(by_masks.history.val_loss, by_split.history.val_loss)
+    assert accuracy(by_split.model, data, one.split.val) == pytest.approx(by_split.val_accuracy, abs=1e-6)
+    assert predict(by_split.model, data).device == data.y.device
+
+
+@pytest.mark.parametrize("name", ["asgnn", "gcn", "appnp"])
+def test_edge_weights_count_in_training_and_in_judgement(name: str) -> None:
+    plain, weighted, empty = graph(), graph(), graph()
+    weighted.edge_weight = torch.zeros(plain.num_edges, dtype=F64)
+    empty.edge_index = torch.empty(2, 0, dtype=torch.int64)
+    ours, none, other = (fit_many([trial(name, 0)], data)[0] for data in (weighted, empty, plain))
+    torch.testing.assert_close(ours.history.val_loss, none.history.val_loss, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(ours.history.val_loss, other.history.val_loss)
+    assert torch.equal(predict(ours.model, weighted), predict(ours.model, empty))
+    assert not torch.equal(predict(ours.model, weighted), predict(ours.model, plain))
+    assert accuracy(ours.model, weighted, ours.split.val) == pytest.approx(ours.val_accuracy, abs=1e-6)
+
+
+def test_accuracy_is_the_share_of_hits() -> None:
+    data = graph()
+    model = MODELS["gcn"](0).to(F64)
+    hits = (model.eval()(data.x, data.edge_index).argmax(1) == data.y).tolist()
+    nodes = torch.tensor([0, 5, 7, 40])
+    assert accuracy(model.train(), data, nodes) == sum(hits[i] for i in nodes.tolist()) / 4
+    assert not model.training
+    with pytest.raises(GraphError, match="no nodes to take an accuracy over"):
+        accuracy(model, data, nodes[:0])
+
+
+# --- foreign modules -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "batch norm"])
+def test_a_foreign_module_is_trained(norm: bool) -> None:
+    data = graph(torch.float32)
+    model = foreign(norm=norm)
+    state = torch.get_rng_state()
+    one = fit(model, data, TrainConfig(epochs=60, lr=0.05), split=SPLIT)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert one.model is model
+    assert not model.training
+    assert one.history.train_loss[-5:].mean() < one.history.train_loss[:5].mean()
+    assert one.best_epoch == best_by_hand(one)
+    assert accuracy(model, data, SPLIT.val) == pytest.approx(one.val_accuracy, abs=1e-6)
+    assert one.best_epoch < 60
+    # the state of the best epoch, batch statistics included
+    best_loss = float(one.history.val_loss[one.best_epoch - 1])
+    assert validate_by_hand(one, data) == pytest.approx(best_loss, rel=1e-5)
+
+
+def test_the_seed_decides_for_a_foreign_module() -> None:
+    data = graph(torch.float32)
+
+    def losses(seed: int, world: int) -> Tensor:
+        with torch.random.fork_rng():
+            torch.manual_seed(world)
+            return fit(foreign(), data, TrainConfig(epochs=6, seed=seed), split=SPLIT).history.train_loss
+
+    assert torch.equal(losses(0, world=1), losses(0, world=2))
+    assert not torch.equal(losses(0, world=1), losses(1, world=1))
+
+
+def test_a_foreign_module_trains_as_by_hand() -> None:
+    """Without dropout nothing is random: torch's Adam on torch's cross-entropy, written out."""
+    data = graph()
+    ours, peer = (nn.Sequential(nn.Linear(WORDS, CLASSES)).to(F64) for _ in range(2))
+    peer.load_state_dict(ours.state_dict())
+
+    class OnFeatures(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.inner(x)
+
+    one = fit(OnFeatures(ours), data, TrainConfig(epochs=12, lr=0.1, weight_decay=0.01), split=SPLIT)
+    optimizer = torch.optim.Adam(peer.parameters(), lr=0.1, weight_decay=0.01)
+    for loss_of_ours in one.history.train_loss.tolist():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(peer(data.x)[SPLIT.train], data.y[SPLIT.train])
+        loss.backward()
+        optimizer.step()
+        assert loss.item() == pytest.approx(loss_of_ours, rel=1e-10)
+
+
+def test_labels_of_the_test_nodes_are_never_read_by_a_foreign_module() -> None:
+    clean, corrupt = graph(torch.float32), graph(torch.float32)
+    corrupt.y[SPLIT.test] = (corrupt.y[SPLIT.test] + 1) % CLASSES
+    config = TrainConfig(epochs=6)
+    first, second = (fit(foreign(), data, config, split=SPLIT) for data in (clean, corrupt))
+    assert torch.equal(first.history.val_loss, second.history.val_loss)
+    for p, q in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+def changed(**fields: object) -> Data:
+    data = apply_split(graph(torch.float32), SPLIT)
+    for name, value in fields.items():
+        data[name] = value
+    return data
+
+
+def masks(*columns: int) -> dict[str, Tensor]:
+    named = zip(("train_mask", "val_mask", "test_mask"), SPLIT.masks(NODES), strict=True)
+    return {name: mask.unsqueeze(1).expand(-1, *columns) for name, mask in named}
+
+
+NODE = torch.arange(NODES)
+NAN_X = graph(torch.float32).x.clone()
+NAN_X[3, 5] = torch.nan
+BAD_DATA = {
+    "not a graph": ("must be a torch_geometric", lambda: None),
+    "no masks": ("no train_mask, val_mask and test_mask", lambda: graph(torch.float32)),
+    "one mask missing": ("no train_mask, val_mask and test_mask", lambda: changed(val_mask=None)),
+    "several splits": ("carries several splits", lambda: changed(**masks(3))),
+    "empty split": ("val part of the split is empty", lambda: changed(val_mask=torch.zeros(NODES, dtype=torch.bool))),
+    "overlapping masks": ("Node 0 is in both", lambda: changed(val_mask=NODE < 4, train_mask=NODE < 2)),
+    "masks of numbers": ("a mask must be bool", lambda: changed(val_mask=torch.ones(NODES))),
+    "one class": ("at least two classes", lambda: changed(y=torch.ones(NODES, dtype=torch.int64))),
+    "no labels": ("The graph has no y", lambda: changed(y=None)),
+    "NaN": (r"x\[3, 5\] is nan", lambda: changed(x=NAN_X)),
+    "integer features": ("must be floats", lambda: changed(x=torch.ones(NODES, WORDS, dtype=torch.int64))),
+    "directed": ("without its reverse", lambda: changed(edge_index=torch.tensor([[0, 1], [1, 2]]))),
+    "weights": (
+        r"edge_weight must have shape",
+        lambda: changed(edge_weight=torch.ones(3)),
+    ),
+    "other features": ("built for 90 features, and x has 7", lambda: changed(x=torch.ones(NODES, 7))),
+    "other dtype": ("x is float64 and the model float32", lambda: changed(x=torch.ones(NODES, WORDS, dtype=F64))),
+    "more classes": (
+        "model tells 3 classes apart, and there is a label 5",
+        lambda: changed(y=torch.arange(NODES) % 6),
+    ),
+    "more classes in validation": (
+        "model tells 3 classes apart, and there is a label 7",
+        lambda: changed(y=(torch.arange(NODES) % 3).index_fill(0, SPLIT.val[:1], 7)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["asgnn", "gcn", "appnp", "mlp"])
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_bad_data_gets_a_sentence_and_leaves_the_model_as_it_was(case: str, name: str) -> None:
+    message, build = BAD_DATA[case]
+    one = trial(name, 0, torch.float32)
+    start = [p.detach().clone() for p in one.model.parameters()]
+    with pytest.raises(AsgnnError, match=message) as caught:
+        fit(one.model, build(), one.config)
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
+    assert all(torch.equal(p, q) and p.grad is None for p, q in zip(one.model.parameters(), start, strict=True))
+    assert one.model.training
+
+
+@pytest.mark.parametrize("case", [case for case in BAD_DATA if not case.startswith("other")])
+def test_bad_data_leaves_a_foreign_module_as_it_was(case: str) -> None:
+    message, build = BAD_DATA[case]
+    model = foreign()
+    with pytest.raises(AsgnnError, match=message):
+        fit(model, build())
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), foreign().parameters(), strict=True))
+
+
+def of(part: str, value: Tensor) -> Split:
+    return Split(**{**{name: getattr(SPLIT, name) for name in ("train", "val", "test")}, part: value})
+
+
+BAD_SPLITS = {
+    "empty": ("test part of the split is empty", of("test", torch.empty(0, dtype=torch.int64))),
+    "outside": ("nodes are numbered 0 to 47", of("train", torch.tensor([0, 48]))),
+    "twice": ("more than once", of("train", SPLIT.train[[0, 0]])),
+    "overlap": ("in both the train and the val part", of("val", SPLIT.train)),
+    "masks": ("one-dimensional int64", of("val", torch.ones(NODES, dtype=torch.bool))),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SPLITS)
+def test_a_bad_split_of_one_trial_stops_all_before_they_start(case: str) -> None:
+    message, split = BAD_SPLITS[case]
+    good, bad = trial("gcn", 0), trial("mlp", 1)
+    start = [p.detach().clone() for p in good.model.parameters()]
+    with pytest.raises(AsgnnError, match=message) as caught:
+        fit_many([good, Trial(bad.model, bad.config, split)], graph())
+    assert str(caught.value).endswith(".")
+    assert all(torch.equal(p, q) for p, q in zip(good.model.parameters(), start, strict=True))
+
+
+BAD_SETTINGS = {
+    "no epochs": ("at least one epoch; epochs is 0", lambda: TrainConfig(epochs=0)),
+    "part of an epoch": ("whole number.*1.5", lambda: TrainConfig(epochs=1.5)),  # type: ignore[arg-type]
+    "negative rate": ("lr must be 0 or more; it is -0.1", lambda: TrainConfig(lr=-0.1)),
+    "rate of NaN": ("lr must be 0 or more; it is nan", lambda: TrainConfig(lr=math.nan)),
+    "negative decay": ("weight_decay must be 0 or more", lambda: TrainConfig(weight_decay=-1)),
+    "negative rate of scalars": ("scalar_lr must be 0 or more", lambda: TrainConfig(scalar_lr=-1)),
+    "batches of none": ("batch_size must be 1 or more; it is 0", lambda: fit_many(four("gcn"), graph(), batch_size=0)),
+    "negative batches": ("batch_size must be 1 or more", lambda: fit_many(four("gcn"), graph(), batch_size=-1)),
+    "one model twice": ("share one model", lambda: fit_many([trial("gcn", 0)] * 2, graph())),
+    "a stack": ("can be stacked", lambda: fit(stack([trial("gcn", 0).model]), graph(), split=SPLIT)),
+    "nothing to learn": ("no parameter that can be trained", lambda: fit(nn.Identity(), graph(), split=SPLIT)),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SETTINGS)
+def test_bad_settings_get_a_sentence(case: str) -> None:
+    message, call = BAD_SETTINGS[case]
+    with pytest.raises(AsgnnError, match=message) as caught:
+        call()
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
+
+
+def test_frozen_parameters_stay() -> None:
+    one = trial("gcn", 0)
+    assert isinstance(one.model, GCN)
+    one.model.first.weight.requires_grad_(False)
+    frozen, free = one.model.first.weight.clone(), one.model.second.weight.detach().clone()
+    fit(one.model, graph(), one.config, split=one.split)
+    assert torch.equal(one.model.first.weight, frozen)
+    assert not torch.equal(one.model.second.weight, free)

@@ -1,0 +1,74 @@
+"""Recipes: a name gives a model and its training, and a seed gives the start."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from asgnn.errors import ConfigError
+from asgnn.models import APPNP, ASGNN, GCN, MLP
+from asgnn.training import RECIPES, Trial, recipe
+from tests.training.problem import CLASSES, WORDS, graph, split_of
+
+KINDS = {"asgnn": ASGNN, "gcn": GCN, "appnp": APPNP, "mlp": MLP}
+SPLIT = split_of(0)
+
+
+def start(one: Trial) -> dict[str, Tensor]:
+    return dict(one.model.state_dict())
+
+
+def test_every_recipe_has_its_kind() -> None:
+    assert RECIPES.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_trial_of_a_recipe(name: str) -> None:
+    data = graph(torch.float32)
+    one = recipe(name).trial(data, SPLIT, seed=3)
+    assert type(one.model) is KINDS[name]
+    assert one.split is SPLIT
+    assert one.config.seed == 3
+    assert {**vars(one.config), "seed": 0} == vars(recipe(name).config)
+    assert one.model(data.x, data.edge_index).shape == (data.num_nodes, CLASSES)
+    assert one.model.signature[:1] == (WORDS,)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_seed_alone_decides_the_start(name: str) -> None:
+    data = graph(torch.float32)
+    first = recipe(name).trial(data, SPLIT, seed=3)
+    torch.rand(7)  # the world moves on
+    again, other = recipe(name).trial(data, SPLIT, seed=3), recipe(name).trial(data, SPLIT, seed=4)
+    assert first.model is not again.model
+    assert all(torch.equal(value, start(again)[key]) for key, value in start(first).items())
+    drawn = [key for key in start(first) if "raw_" not in key]
+    assert drawn
+    assert not any(torch.equal(start(first)[key], start(other)[key]) for key in drawn)
+
+
+@pytest.mark.parametrize(("objective", "constraint"), [("degree", "descent"), ("paper", "positive")])
+def test_objective_of_asgnn(objective: str, constraint: str) -> None:
+    model = recipe("asgnn", objective).trial(graph(torch.float32), SPLIT, 0).model  # type: ignore[arg-type]
+    assert isinstance(model, ASGNN)
+    assert (model.asmp.scheme.objective, model.asmp.constraint) == (objective, constraint)
+
+
+def test_degree_is_the_default_objective() -> None:
+    assert recipe("asgnn") is recipe("asgnn", "degree")
+
+
+BAD = {
+    "unknown": (r"no model 'nope'; the models are asgnn, gcn, appnp, mlp\.", ("nope",)),
+    "other case": ("There is no model 'GCN'", ("GCN",)),
+    "objective of another": (r"asgnn only, not for gcn\.", ("gcn", "degree")),
+    "unknown objective": (r"objective must be one of degree, paper; it is 'q'\.", ("asgnn", "q")),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_names_get_a_sentence(case: str) -> None:
+    message, arguments = BAD[case]
+    with pytest.raises(ConfigError, match=message):
+        recipe(*arguments)  # type: ignore[arg-type]
