@@ -54,27 +54,27 @@ def forward_backward(x: Tensor, apply: Callable[[Tensor], Tensor]) -> Values:
     return {"output": out.detach(), "gradient": grad}
 
 
-def run_asmp(x: Tensor, adj: Adjacency, objective: Objective, backend: Backend) -> Values:
+def run_asmp(x: Tensor, adj: Adjacency, objective: Objective, backend: Backend, layers: int = LAYERS) -> Values:
     """Forward and backward as in training: gradients of the features and of the six scalars."""
     x = x.detach().requires_grad_()
     given = ASMPParams().resolved()
     scalars = [torch.tensor(float(value), device=x.device, requires_grad=True) for value in given]
     scheme = Scheme(objective=objective)
-    out = propagate(x, adj, ASMPParams(*scalars), scheme, layers=LAYERS, backend=backend, weights=False).h
+    out = propagate(x, adj, ASMPParams(*scalars), scheme, layers=layers, backend=backend, weights=False).h
     # A direction that does not depend on the order of the nodes, so that copies of a graph can be compared.
     grads = torch.autograd.grad((out * torch.linspace(-1, 1, CLASSES, device=x.device)).sum(), [x, *scalars])
     return {"output": out.detach(), "gradient": grads[0], "scalars": torch.stack(grads[1:])}
 
 
 def asmp_on_cora(objective: Objective, setting: Setting) -> Case:
-    data = cora()
+    data, layers = cora(), 2 if setting.quick else LAYERS
     x = F.normalize(normal(data.num_nodes, CLASSES, device=setting.device))
     adj = Adjacency.of(data.edge_index, data.num_nodes).to(setting.device)
     return Case(
-        f"ASMP, objective {objective}, on Cora ({CLASSES} columns, {LAYERS} layers), forward and backward",
+        f"ASMP, objective {objective}, on Cora ({CLASSES} columns, {layers} layers), forward and backward",
         {
-            "edges": Side(lambda: run_asmp(x, adj, objective, "edges")),
-            "dense": Side(lambda: run_asmp(x, adj, objective, "dense")),
+            "edges": Side(lambda: run_asmp(x, adj, objective, "edges", layers)),
+            "dense": Side(lambda: run_asmp(x, adj, objective, "dense", layers)),
         },
         CLOSE,
     )
