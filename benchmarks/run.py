@@ -43,12 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     record = machine(setting)
     print(", ".join(f"{key} {value}" for key, value in record.items()))
     print(COLUMNS.format("case", "side", "time", "ratio", "(quartiles)", "memory", "ratio", "difference"), flush=True)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     results = []
     for name in arguments.only or [name for name in CASES if not (setting.quick and name in NOT_QUICK)]:
         results.append(measure(name, setting))
         print("\n".join(lines(results[-1])), flush=True)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps({**record, "cases": results}, indent=1) + "\n")
+        # after each case, so that what was measured is kept if the program is stopped
+        arguments.output.write_text(json.dumps({**record, "cases": results}, indent=1) + "\n")
     failed = [result["name"] for result in results if not result["ok"]]
     if failed:
         print(f"FAILED: {', '.join(failed)}")
@@ -110,7 +111,7 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
 
 
 def measured_sides(name: str, case: Case, setting: Setting) -> list[dict[str, Any]]:
-    seconds, fewest, most = (0.3, 1, 5) if setting.quick else (5, 5, 50)
+    seconds, fewest, most = (0.3, 1, 5) if setting.quick else (5, 3, 50)
     times = timings(case, setting.device, seconds, fewest, most)
     peaks = {side: peak(name, side, case, setting) for side in case.sides}
     first, *_ = peaks.values()
