@@ -1,0 +1,341 @@
+"""The benchmarks: one function a case, and the table of them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from measure import Case, Run, Side, Values
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.data import Data
+from torch_geometric.nn import APPNP, GCNConv
+from torch_geometric.utils import to_torch_csr_tensor
+
+from asgnn.asmp import ASMPParams, Scheme, propagate
+from asgnn.asmp.params import Objective
+from asgnn.asmp.propagate import Backend
+from asgnn.graphs import load_dataset, random_split
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
+from asgnn.models import GCN
+from asgnn.models.layers import Dropout
+from asgnn.training import TrainConfig, fit, fit_many, recipe
+
+# In float32, sums of a few thousand terms in another order; training repeats that over the epochs.
+CLOSE, CLOSE_TRAINED = 1e-4, 1e-3
+CLASSES, LAYERS = 7, 4
+
+
+@dataclass(frozen=True)
+class Setting:
+    device: torch.device
+    quick: bool
+
+
+@functools.cache
+def cora() -> Data:
+    return load_dataset("cora")
+
+
+def normal(*shape: int, device: torch.device, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def forward_backward(x: Tensor, apply: Callable[[Tensor], Tensor]) -> Values:
+    """One pass through ``apply`` and back from a fixed random direction."""
+    x = x.detach().requires_grad_()
+    out = apply(x)
+    direction = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out)
+    (grad,) = torch.autograd.grad(out, x, direction)
+    return {"output": out.detach(), "gradient": grad}
+
+
+def run_asmp(x: Tensor, adj: Adjacency, objective: Objective, backend: Backend, layers: int = LAYERS) -> Values:
+    """Forward and backward as in training: gradients of the features and of the six scalars."""
+    x = x.detach().requires_grad_()
+    given = ASMPParams().resolved()
+    scalars = [torch.tensor(float(value), device=x.device, requires_grad=True) for value in given]
+    scheme = Scheme(objective=objective)
+    out = propagate(x, adj, ASMPParams(*scalars), scheme, layers=layers, backend=backend, weights=False).h
+    # A direction that does not depend on the order of the nodes, so that copies of a graph can be compared.
+    grads = torch.autograd.grad((out * torch.linspace(-1, 1, CLASSES, device=x.device)).sum(), [x, *scalars])
+    return {"output": out.detach(), "gradient": grads[0], "scalars": torch.stack(grads[1:])}
+
+
+def asmp_on_cora(objective: Objective, setting: Setting) -> Case:
+    data, layers = cora(), 2 if setting.quick else LAYERS
+    x = F.normalize(normal(data.num_nodes, CLASSES, device=setting.device))
+    adj = Adjacency.of(data.edge_index, data.num_nodes).to(setting.device)
+    return Case(
+        f"ASMP, objective {objective}, on Cora ({CLASSES} columns, {layers} layers), forward and backward",
+        {
+            "edges": Side(lambda: run_asmp(x, adj, objective, "edges", layers)),
+            "dense": Side(lambda: run_asmp(x, adj, objective, "dense", layers)),
+        },
+        CLOSE,
+    )
+
+
+def against_appnp(setting: Setting) -> Case:
+    data, device = cora(), setting.device
+    x = normal(data.num_nodes, CLASSES, device=device)
+    adj = Adjacency.of(data.edge_index, data.num_nodes).to(device)
+    edge_index = data.edge_index.to(device)
+    # said here because torch warns, through PyG, where nothing is said
+    torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
+    csr = to_torch_csr_tensor(edge_index, size=(data.num_nodes, data.num_nodes))
+    alpha, layers = 0.1, 10
+    params, scheme = ASMPParams(lam=1 / alpha - 1), Scheme(structure="frozen", normalization="sym")
+    # Cached, as in PyG's own example: the normalised matrix is made once.
+    on_edges, on_csr = APPNP(layers, alpha, cached=True).to(device), APPNP(layers, alpha, cached=True).to(device)
+
+    def ours(x: Tensor) -> Tensor:
+        return propagate(x, adj, params, scheme, layers=layers, weights=False).h
+
+    return Case(
+        f"frozen ASMP against PyG's APPNP on Cora ({CLASSES} columns, {layers} layers), forward and backward",
+        {
+            "frozen ASMP": Side(lambda: forward_backward(x, ours)),
+            "PyG edge_index": Side(lambda: forward_backward(x, lambda x: on_edges(x, edge_index))),
+            "PyG sparse CSR": Side(lambda: forward_backward(x, lambda x: on_csr(x, csr))),
+        },
+        CLOSE,
+    )
+
+
+def first_layer(trials: int, setting: Setting) -> Case:
+    data, device, rate, hidden = cora(), setting.device, 0.8, 64
+    features, x = Features.of(data.x).to(device), data.x.to(device)
+    weight = normal(trials, data.num_features, hidden, device=device)
+    dropout = stacked_dropout(rate, trials).to(device)
+    keep, scale = dropout.keep(features.size_of_mask, None, weight)
+    by_row = features.by_row
+    assert by_row is not None
+    assert keep is not None
+    assert scale is not None
+    row = torch.arange(data.num_nodes, device=device).repeat_interleave(by_row.crow.diff())
+
+    def same_mask_dense(weight: Tensor) -> Tensor:
+        mask = x.new_zeros(trials, *x.shape)
+        mask[:, row, by_row.col] = keep * scale.unsqueeze(1)
+        out: Tensor = (x * mask) @ weight
+        return out
+
+    def sparse(weight: Tensor) -> Tensor:
+        return features.linear(weight, *dropout.keep(features.size_of_mask, None, weight))
+
+    def dense(weight: Tensor) -> Tensor:
+        return F.dropout(x.expand(trials, -1, -1), rate) @ weight
+
+    return Case(
+        f"dropout {rate} and the first product on Cora's {data.num_features} features, trials at once: {trials}, "
+        "forward and backward; compared under one mask",
+        {
+            "sparse": Side(lambda: forward_backward(weight, sparse)),
+            "dense": Side(lambda: forward_backward(weight, dense)),
+        },
+        CLOSE,
+        pairs=(
+            (
+                lambda: forward_backward(weight, lambda w: features.linear(w, keep, scale)),
+                lambda: forward_backward(weight, same_mask_dense),
+            ),
+        ),
+        memory=trials > 1 and not setting.quick,
+    )
+
+
+def stacked_dropout(rate: float, trials: int) -> Dropout:
+    dropout = Dropout(rate)
+    dropout.rate = dropout.rate.expand(trials).clone()
+    return dropout
+
+
+def trials_as_batch(model: str, setting: Setting) -> Case:
+    data, count = cora(), 10
+    epochs = 2 if setting.quick else 10
+    splits = [random_split(data, trial=seed) for seed in range(count)]
+
+    def train(batch_size: int | None) -> Values:
+        trials = []
+        for seed, split in enumerate(splits):
+            trial = recipe(model).trial(data, split, seed)
+            trials.append(replace(trial, config=replace(trial.config, epochs=epochs)))
+        fits = fit_many(trials, data, device=setting.device, batch_size=batch_size)
+        return {
+            "training loss": torch.stack([fit.history.train_loss for fit in fits]),
+            "validation loss": torch.stack([fit.history.val_loss for fit in fits]),
+        }
+
+    return Case(
+        f"{count} trials of {model} on Cora, {epochs} epochs each",
+        {
+            "one batch": Side(lambda: train(None), count * epochs),
+            "one by one": Side(lambda: train(1), count * epochs),
+        },
+        CLOSE_TRAINED,
+        unit="trial and epoch",
+    )
+
+
+class PyGGCN(nn.Module):
+    """The GCN of PyG's example, with the weights of ours."""
+
+    def __init__(self, ours: GCN) -> None:
+        super().__init__()
+        first, second = ours.first, ours.second
+        # Cached, as in PyG's own example: the normalised matrix is made once.
+        self.first = GCNConv(first.in_channels, first.out_channels, cached=True)
+        self.second = GCNConv(second.in_channels, second.out_channels, cached=True)
+        self.rate = float(ours.dropout.rate)
+        with torch.no_grad():
+            for theirs, own in ((self.first, first), (self.second, second)):
+                theirs.lin.weight.copy_(own.weight.t())
+                theirs.bias.copy_(own.bias)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = F.dropout(self.first(x, edge_index).relu(), self.rate, self.training)
+        out: Tensor = self.second(h, edge_index)
+        return out
+
+
+def gcn_epoch(setting: Setting) -> Case:
+    data, split = cora(), random_split(cora(), trial=0)
+    epochs = 10 if setting.quick else 50
+    config = TrainConfig(epochs=epochs, lr=0.01, weight_decay=5e-4)
+
+    def start(dropout: float) -> GCN:
+        model = GCN(data.num_features, 16, int(data.y.max()) + 1, dropout)
+        model.reset_parameters(torch.Generator().manual_seed(0))
+        return model
+
+    started = {rate: start(rate) for rate in (0.0, 0.5)}
+
+    def train(rate: float, theirs: bool) -> Values:
+        model = copy.deepcopy(started[rate])
+        result = fit(PyGGCN(model) if theirs else model, data, config, split=split, device=setting.device)
+        return {"training loss": result.history.train_loss, "validation loss": result.history.val_loss}
+
+    return Case(
+        "GCN against PyG's GCNConv, both through fit on Cora; compared without dropout, timed with",
+        {
+            "GCN": Side(lambda: train(0.5, False), epochs),
+            "PyG GCNConv": Side(lambda: train(0.5, True), epochs),
+        },
+        CLOSE_TRAINED,
+        unit="epoch",
+        pairs=((lambda: train(0.0, False), lambda: train(0.0, True)),),
+    )
+
+
+NODES, EDGES = 2000, 10_000
+"""The size of the random graph that larger ones are made of."""
+
+
+@functools.cache
+def random_graph() -> tuple[Tensor, Tensor]:
+    """Features (N, C) and edges (2, 2 · EDGES), both directions, no loops."""
+    rng = torch.Generator().manual_seed(0)
+    low, high = torch.triu_indices(NODES, NODES, 1)
+    chosen = torch.randperm(low.numel(), generator=rng)[:EDGES]
+    edges = torch.stack([low[chosen], high[chosen]])
+    return F.normalize(torch.randn(NODES, CLASSES, generator=rng)), torch.cat([edges, edges.flip(0)], 1)
+
+
+@functools.cache
+def dense_answer(device: torch.device) -> Values:
+    x, edge_index = random_graph()
+    return run_asmp(x.to(device), Adjacency.of(edge_index, NODES).to(device), "degree", "dense")
+
+
+def copies(count: int, device: torch.device) -> tuple[Run, tuple[Run, Run]]:
+    """ASMP on ``count`` random graphs in one, their nodes shuffled; and the pair that checks it.
+
+    So a graph of any size has a known answer: each copy must come out as the dense reference on the single graph.
+    """
+    x, edge_index = random_graph()
+    total = count * NODES
+    place = torch.randperm(total, generator=torch.Generator().manual_seed(1))  # node of a copy → node of the whole
+    shifts = NODES * torch.arange(count).view(-1, 1)
+    edges = torch.stack([place[(end + shifts).view(-1)] for end in edge_index])
+    whole = torch.empty(total, CLASSES)
+    whole[place] = x.repeat(count, 1)
+    adj = Adjacency.of(edges, total).to(device)
+    whole, place = whole.to(device), place.to(device)
+
+    def run() -> Values:
+        return run_asmp(whole, adj, "degree", "edges")
+
+    def apart() -> Values:
+        values = dict(run())
+        scalars = values.pop("scalars") / count  # sums over the copies
+        return {name: value[place].view(count, NODES, CLASSES) for name, value in values.items()} | {"scalars": scalars}
+
+    def single() -> Values:
+        values = dict(dense_answer(device))
+        scalars = values.pop("scalars")
+        return {name: value.expand(count, -1, -1) for name, value in values.items()} | {"scalars": scalars}
+
+    return run, (apart, single)
+
+
+def memory(setting: Setting) -> Case:
+    x, edge_index = random_graph()
+    x, adj = x.to(setting.device), Adjacency.of(edge_index, NODES).to(setting.device)
+    return Case(
+        f"memory of ASMP on a random graph of {NODES} nodes and {EDGES} edges, forward and backward",
+        {
+            "edges": Side(lambda: run_asmp(x, adj, "degree", "edges")),
+            "dense": Side(lambda: run_asmp(x, adj, "degree", "dense")),
+        },
+        CLOSE,
+        memory=True,
+    )
+
+
+def memory_large(setting: Setting) -> Case:
+    count = 100
+    run, pair = copies(count, setting.device)
+    return Case(
+        f"memory of ASMP on {count * NODES:,} nodes and {count * EDGES:,} edges, forward and backward (an N × N matrix "
+        f"is {4 * (count * NODES) ** 2 / 1e9:.0f} GB); compared with the dense reference in parts",
+        {"edges": Side(run)},
+        CLOSE,
+        pairs=(pair,),
+        memory=True,
+    )
+
+
+def scaling(setting: Setting) -> Case:
+    sides, pairs = {}, []
+    for count in (1, 10) if setting.quick else (1, 10, 100):
+        run, pair = copies(count, setting.device)
+        sides[f"{count * EDGES:,} edges"] = Side(run, count * EDGES)
+        pairs.append(pair)
+    return Case(
+        "ASMP as the graph grows, forward and backward; compared with the dense reference in parts",
+        sides,
+        CLOSE,
+        unit="edge",
+        pairs=tuple(pairs),
+    )
+
+
+CASES: dict[str, Callable[[Setting], Case]] = {
+    "asmp-degree": functools.partial(asmp_on_cora, "degree"),
+    "asmp-paper": functools.partial(asmp_on_cora, "paper"),
+    "appnp": against_appnp,
+    "first-layer-1": functools.partial(first_layer, 1),
+    "first-layer-10": functools.partial(first_layer, 10),
+    "trials-asgnn": functools.partial(trials_as_batch, "asgnn"),
+    "trials-gcn": functools.partial(trials_as_batch, "gcn"),
+    "gcn": gcn_epoch,
+    "memory": memory,
+    "memory-large": memory_large,
+    "scaling": scaling,
+}
+NOT_QUICK = {"memory-large"}
