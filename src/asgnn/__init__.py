@@ -2,8 +2,9 @@
 
 import os
 
-# Threads that wait by spinning make training ten times slower on a machine that is busy with something else; waiting
-# asleep costs a few per cent on one that is not. OpenMP reads this once, so it must stand before torch is loaded.
+# Threads that wait by spinning make training many times slower where the cores are shared with something else; waiting
+# asleep makes it at most half as slow again where they are not. OpenMP reads this once, before torch is loaded, and
+# OMP_WAIT_POLICY=ACTIVE in the environment keeps the spinning for machines that are one's own.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from asgnn.asmp import ASMPParams, Scheme, asmp

@@ -26,6 +26,10 @@ class EdgeSteps:
         scalars = params.tensors(x, self.batch_shape)
         self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2 = (v.reshape(-1) for v in scalars)
         self.a = adj.weight.to(x.dtype).unsqueeze(1)
+        if scheme.structure == "frozen":
+            degree = self.degree(self.a)[:, 0]
+            rw = self.a[:, 0] / degree[adj.row]
+            self.fixed = rw if scheme.normalization == "rw" else adj.sym_weight(x.dtype)
         self.loops = adj.loops.unsqueeze(1)
         self.s = self.a.expand(-1, self.x.size(2))
 
@@ -38,14 +42,9 @@ class EdgeSteps:
 
     def average(self, h: Tensor, s: Tensor) -> Tensor:
         """D⁻¹SH; when frozen, one fixed matrix for all trials: one product with all their columns."""
-        adj = self.adj
-        if self.scheme.structure != "frozen":
-            return spmm(s, h, adj) / self.degree(s).unsqueeze(1)
-        if self.scheme.normalization == "sym":
-            weight = adj.sym_weight(h.dtype)
-        else:
-            weight = self.a[:, 0] / self.degree(self.a)[adj.row, 0]
-        return adj.matmul(weight, h.flatten(1)).view_as(h)
+        if self.scheme.structure == "frozen":
+            return self.adj.matmul(self.fixed, h.flatten(1)).view_as(h)
+        return spmm(s, h, self.adj) / self.degree(s).unsqueeze(1)
 
     def s_step(self, h: Tensor, s: Tensor) -> Tensor:
         u = F.normalize(h, dim=1) if self.scheme.unit_norm else h
@@ -66,8 +65,9 @@ class EdgeSteps:
         if self.scheme.structure == "exact":
             new = (2 * self.gamma * self.a - cost - self.mu1) / (2 * (self.gamma + self.mu2))
         else:
-            t = cost + 2 * self.gamma * (s - self.a) + 2 * self.mu2 * s
-            new = s - self.eta2 * t - self.eta2 * self.mu1
+            # s − η₂(cost + 2γ(s − A) + 2μ₂ s) − η₂ μ₁, its coefficients gathered: half as many passes over the edges
+            kept = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
+            new = kept * s + (2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1) - self.eta2 * cost
         return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))
 
     def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:

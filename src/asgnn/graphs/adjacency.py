@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class Adjacency:
     """(E,) the given weights, 1 on the self-loops; default dtype when none were given."""
     symmetric: bool
     """Whether the weights, too, are symmetric."""
+    _blocks: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, edge_index: Tensor | Adjacency, num_nodes: int, edge_weight: Tensor | None = None) -> Adjacency:
@@ -86,6 +87,21 @@ class Adjacency:
             self.weight.to(device),
             self.symmetric,
         )
+
+    def blocks(self, count: int) -> tuple[Tensor, Tensor]:
+        """(crow, col) of the block-diagonal matrix that holds this pattern ``count`` times; the last one is kept."""
+        found = self._blocks.get(count)
+        if found is None:
+            shift = torch.arange(count, device=self.row.device).unsqueeze(1)
+            first = (self.crow[:-1] + shift * self.row.numel()).view(-1)
+            end = self.crow.new_full((1,), count * self.row.numel())
+            found = torch.cat([first, end]), (self.col + shift * self.num_nodes).view(-1)
+            if count * self.row.numel() < 2**31:
+                # what the CPU's sparse product takes: given int64, it would convert them on every call
+                found = found[0].int(), found[1].int()
+            self._blocks.clear()
+            self._blocks[count] = found
+        return found
 
     def row_sum(self, values: Tensor) -> Tensor:
         """Σ over the entries of each row: (E, …) → (N, …), differentiable to any order, deterministic.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -30,9 +31,13 @@ def segment_sum(values: Tensor, crow: Tensor) -> Tensor:
         # one thread an output, no atomics
         return torch.segment_reduce(values, "sum", offsets=crow, axis=0, initial=0)
     # A product with a 0/1 matrix is the fastest ordered segment sum that torch has on a CPU.
-    size = values.size(0)
-    each, ones = torch.arange(size), values.new_ones(size)
-    return csr_matmul(crow, each, ones, (crow.numel() - 1, size), values)
+    each, ones = _incidence(values.size(0), values.dtype)
+    return csr_matmul(crow, each, ones, (crow.numel() - 1, values.size(0)), values)
+
+
+@lru_cache(maxsize=4)
+def _incidence(size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return torch.arange(size), torch.ones(size, dtype=dtype)
 
 
 # torch says once a process that its CSR layout is in beta; say it to nobody, here, rather than to every user.

@@ -133,7 +133,7 @@ def fetch(source: Source, root: str | Path | None = None, progress: bool | None 
             f"{source.path} of {source.owner_repo} is not here and could not be had from {source.url}: "
             f"{_reason(cause)}; set ASGNN_MIRROR to a folder that holds {source.owner_repo}/{source.path}, "
             f"or put the file at {cached}{spoiled}."
-        ) from cause
+        ) from None  # the sentence holds the reason; sixty lines of urllib would only bury it
     found = hashlib.sha256(content).hexdigest()
     if found != source.sha256:
         raise DataCorrupt(
