@@ -22,8 +22,7 @@ from asgnn.graphs import (
 )
 from asgnn.models import APPNP, ASGNN, ASMP, GCN, MLP
 from asgnn.training import TrainConfig, Trial, accuracy, fit, fit_many, predict, recipe
-
-__version__ = "0.1.0"
+from asgnn.version import __version__
 
 __all__ = [
     "APPNP",
@@ -38,6 +37,7 @@ __all__ = [
     "Split",
     "TrainConfig",
     "Trial",
+    "__version__",
     "accuracy",
     "asmp",
     "diff",

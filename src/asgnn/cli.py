@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-import asgnn
 from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, DataUnavailable, GraphError
 from asgnn.experiments import Cell, Record, run_cell
 from asgnn.experiments.demo import run_demo
 from asgnn.experiments.run import ATTACKS
 from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
 from asgnn.training import RECIPES
+from asgnn.version import __version__
 
 app = typer.Typer(
     help="Classify the nodes of a graph whose edges cannot be trusted.", no_args_is_help=True, add_completion=False
@@ -86,7 +86,7 @@ def main_options(
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
 ) -> None:
     if version:
-        typer.echo(asgnn.__version__)
+        typer.echo(__version__)
         raise typer.Exit
 
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import asgnn
 from asgnn.errors import ConfigError, DataUnavailable
 from asgnn.experiments.run import Cell, run_cell
 from asgnn.graphs.sources import write_atomic
 from asgnn.training.fit import Progress
+from asgnn.version import __version__
 
 MODELS = ("gcn", "appnp", "asgnn")
 RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -45,7 +45,7 @@ def run_demo(
     kept = [] if fresh else _kept(results)
     figures: dict[tuple[str, float], dict[str, Any]] = {}
     for done, (key, cell) in enumerate(cells.items()):
-        wanted = asdict(cell) | {"version": asgnn.__version__}
+        wanted = asdict(cell) | {"version": __version__}
         found = next((old for old in kept if wanted.items() <= old.items()), None)
         if found is None:
 
@@ -53,8 +53,7 @@ def run_demo(
                 if progress is not None:
                     progress(done * epochs + epoch, len(cells) * epochs)
 
-            record = run_cell(cell, device=device, progress=report)
-            found = record.as_dict() | {"version": asgnn.__version__}
+            found = run_cell(cell, device=device, progress=report).as_dict()
             kept = [*kept, found]
             _write(results, json.dumps(kept, indent=1).encode())
         figures[key] = found

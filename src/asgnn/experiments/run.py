@@ -30,6 +30,7 @@ from asgnn.models import ASGNN
 from asgnn.training import Fit, accuracy, fit_many, recipe
 from asgnn.training.evaluate import edge_auc
 from asgnn.training.fit import Progress
+from asgnn.version import __version__
 
 ATTACKS = (*POISONED, "dice")
 DICE_SEED = 0  # one attacked graph for every model and trial
@@ -115,7 +116,7 @@ class Record:
             out |= {"target_mean": round(fmean(self.target), 3), "target_std": spread(self.target)}
         if self.edge_auc is not None:
             out["edge_auc_mean"] = round(fmean(self.edge_auc), 4)
-        out |= {"seconds": round(self.seconds, 2), "device": self.device}
+        out |= {"seconds": round(self.seconds, 2), "device": self.device, "version": __version__}
         out |= {"test": [round(v, 3) for v in self.test], "val": [round(v, 3) for v in self.val]}
         out["best_epochs"] = self.best_epochs
         return out
