@@ -31,14 +31,19 @@ class EdgeSteps:
             rw = self.a[:, 0] / degree[adj.row]
             self.fixed = rw if scheme.normalization == "rw" else adj.sym_weight(x.dtype)
         self.loops = adj.loops.unsqueeze(1)
+        # The coefficients of the two steps, once for all layers: each product of a scalar with all edges or all
+        # features is a pass over them, and two more on the way back.
+        step = 2 * self.eta1
+        self.of_h, self.of_average, self.of_x = 1 - step - step * self.lam, step * self.lam, step * self.x
+        self.of_s = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
+        self.of_a = 2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1
         self.s = self.a.expand(-1, self.x.size(2))
 
     def degree(self, s: Tensor) -> Tensor:
         return self.adj.row_sum(s).clamp(min=MIN_DEGREE)
 
     def h_step(self, h: Tensor, s: Tensor) -> Tensor:
-        step = 2 * self.eta1
-        return (1 - step - step * self.lam) * h + step * self.lam * self.average(h, s) + step * self.x
+        return self.of_h * h + self.of_average * self.average(h, s) + self.of_x
 
     def average(self, h: Tensor, s: Tensor) -> Tensor:
         """D⁻¹SH; when frozen, one fixed matrix for all trials: one product with all their columns."""
@@ -51,23 +56,23 @@ class EdgeSteps:
         return self._paper_s_step(u, s) if self.scheme.objective == "paper" else self._degree_s_step(h, u, s)
 
     def _paper_s_step(self, u: Tensor, s: Tensor) -> Tensor:
+        """S − η₂T − η₂μ₁ with T = (2γ+2μ₂)S − 2γA − (λ/D_i)(g_ij − a_i)."""
         adj, d = self.adj, self.degree(s)
         g = sddmm(u, u, adj)
         average = adj.row_sum(s * g) / d
-        pull = adj.at_row(self.lam / d) * (g - adj.at_row(average))
-        t = (2 * self.gamma + 2 * self.mu2) * s - 2 * self.gamma * self.a - pull
-        return (s - self.eta2 * t - self.eta2 * self.mu1).clamp(0, 1)
+        pull = adj.at_row(self.eta2 * self.lam / d) * (g - adj.at_row(average))
+        return (self.of_s * s + self.of_a + pull).clamp(0, 1)
 
     def _degree_s_step(self, h: Tensor, u: Tensor, s: Tensor) -> Tensor:
-        adj = self.adj
-        e = (h - self.x).square().sum(1)
-        cost = (adj.at_row(e) + adj.at_col(e)) / 2 + self.lam / 2 * sqdist(u, adj)
+        """S − η₂T − η₂μ₁ with T = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S−A) + 2μ₂S; or the minimiser over S."""
+        adj, e = self.adj, (h - self.x).square().sum(1)
         if self.scheme.structure == "exact":
-            new = (2 * self.gamma * self.a - cost - self.mu1) / (2 * (self.gamma + self.mu2))
+            size = 1 / (2 * (self.gamma + self.mu2))
+            start = 2 * size * self.gamma * self.a - size * self.mu1
         else:
-            # s − η₂(cost + 2γ(s − A) + 2μ₂ s) − η₂ μ₁, its coefficients gathered: half as many passes over the edges
-            kept = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
-            new = kept * s + (2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1) - self.eta2 * cost
+            size, start = self.eta2, self.of_s * s + self.of_a
+        near = size / 2 * e
+        new = start - (adj.at_row(near) + adj.at_col(near)) - size * self.lam / 2 * sqdist(u, adj)
         return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))
 
     def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
