@@ -1,12 +1,5 @@
 """Graph neural networks with adaptive structure, and the attacks and defences to judge them by."""
 
-import os
-
-# Threads that wait by spinning make training many times slower where the cores are shared with something else; waiting
-# asleep makes it at most half as slow again where they are not. OpenMP reads this once, before torch is loaded, and
-# OMP_WAIT_POLICY=ACTIVE in the environment keeps the spinning for machines that are one's own.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 from asgnn.asmp import ASMPParams, Scheme, asmp
 from asgnn.errors import AsgnnError
 from asgnn.graphs import (
