@@ -83,8 +83,8 @@ def test_no_path_leads_out_of_the_folder(tmp_path, owner_repo, path):
 CACHE_RULES = [
     ({"ASGNN_CACHE": "/own", "XDG_CACHE_HOME": "/xdg"}, "/own"),
     ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/asgnn"),
-    ({"ASGNN_CACHE": "", "XDG_CACHE_HOME": "relative", "HOME": "/home/me"}, "/home/me/.cache/asgnn"),
-    ({"HOME": "/home/me"}, "/home/me/.cache/asgnn"),
+    ({"ASGNN_CACHE": "", "XDG_CACHE_HOME": "relative", "HOME": "/users/me"}, "/users/me/.cache/asgnn"),
+    ({"HOME": "/users/me"}, "/users/me/.cache/asgnn"),
 ]
 
 
