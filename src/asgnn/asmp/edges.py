@@ -43,6 +43,7 @@ class EdgeSteps:
         return self.adj.row_sum(s).clamp(min=MIN_DEGREE)
 
     def h_step(self, h: Tensor, s: Tensor) -> Tensor:
+        """(1 − 2η₁ − 2η₁λ) H + 2η₁λ D⁻¹S H + 2η₁ X."""
         return self.of_h * h + self.of_average * self.average(h, s) + self.of_x
 
     def average(self, h: Tensor, s: Tensor) -> Tensor:
