@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, DataCorrupt
+from asgnn.graphs.checks import SPLITS
 from asgnn.graphs.convert import from_edges, from_scipy, largest_component
 from asgnn.graphs.sources import (
     GNN_META_ATTACK,
@@ -83,7 +84,7 @@ def _read_builtin(path: Path) -> Data:
 
 
 def _read_heterophilous(path: Path) -> Data:
-    parts = {f"{part}_mask": f"{part}_masks" for part in ("train", "val", "test")}
+    parts = {f"{part}_mask": f"{part}_masks" for part in SPLITS}
     arrays = read_npz(path, ["node_features", "node_labels", "edges", *parts.values()])
     data = from_edges(arrays["node_features"], arrays["edges"], arrays["node_labels"])
     for name, stored in parts.items():

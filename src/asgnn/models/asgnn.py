@@ -226,10 +226,10 @@ class ASGNN(NodeClassifier):
         """(N, out_channels); ``num_layers`` runs ASMP deeper, or less deep, than it was trained."""
         features = Features.of(x)
         adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
-        return self.unstacked(self.asmp.run(self.mlp(features, rng), adj, num_layers).h)
+        return self.unstacked(self.logits(features, adj, rng, num_layers))
 
-    def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
-        return self.asmp.run(self.mlp(features, rng), adj).h
+    def logits(self, features: Features, adj: Adjacency, rng: Rng, num_layers: int | None = None) -> Tensor:
+        return self.asmp.run(self.mlp(features, rng), adj, num_layers).h
 
     @torch.no_grad()
     def structure(
