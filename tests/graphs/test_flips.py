@@ -49,8 +49,9 @@ def test_identities(seed):
     poisoned = attack.apply(clean)
     validate(poisoned)
     assert torch.equal(attack.apply(poisoned).edge_index, clean.edge_index)
-    assert torch.equal(diff(clean, poisoned).flips, attack.flips)
-    assert torch.equal(diff(poisoned, clean).flips, attack.flips)
+    in_order = torch.from_numpy(np.array(sorted(attack.flips.t().tolist())).T)
+    assert torch.equal(diff(clean, poisoned).flips, in_order)
+    assert torch.equal(diff(poisoned, clean).flips, in_order)
     assert len(diff(clean, clean)) == 0
     # The dense matrix says the same: |A' - A| is the matrix of flips.
     dense = np.zeros((33, 33))
@@ -67,11 +68,33 @@ def test_identities(seed):
     assert poisoned.y is clean.y
 
 
-def test_flips_are_put_in_order():
+def test_flips_keep_their_order_and_lose_their_direction():
     attack = Perturbation(pair_tensor((4, 1), (0, 2), (1, 3)), 5, targets=torch.tensor([3, 1, 3]))
-    assert attack.flips.tolist() == [[0, 1, 1], [2, 3, 4]]
+    assert attack.flips.tolist() == [[1, 0, 1], [4, 2, 3]]
+    assert attack.first(2).flips.tolist() == [[1, 0], [4, 2]]
+    assert attack.first(2).targets.tolist() == [1, 3]
+    for count in (-1, 4):
+        with pytest.raises(ConfigError, match=rf"There are 3 edge flips, and the first {count} of them were asked for"):
+            attack.first(count)
     assert attack.targets.tolist() == [1, 3]
     assert bool(Perturbation(pair_tensor(), 5))
+
+
+def test_features_are_flipped_too(tmp_path):
+    clean = from_edges(torch.eye(4), [(0, 1), (1, 2)], y=[0, 1, 0, 1])
+    attack = Perturbation(pair_tensor((0, 3)), 4, feature_flips=pair_tensor((0, 0), (2, 1)))
+    assert len(attack) == 3
+    assert attack.rate(clean) == 0.5
+    poisoned = attack.apply(clean)
+    assert poisoned.x.tolist() == [[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
+    assert torch.equal(clean.x, torch.eye(4))
+    assert torch.equal(attack.apply(poisoned).x, clean.x)
+    attack.save(tmp_path / "flips.npz")
+    assert torch.equal(Perturbation.load(tmp_path / "flips.npz").feature_flips, attack.feature_flips)
+    with pytest.raises(GraphError, match="entries of x that are 0 or 1"):
+        attack.apply(from_edges(torch.eye(4) / 2, [(0, 1)]))
+    with pytest.raises(GraphError, match="feature 1, and the graph has 1"):
+        attack.apply(from_edges(torch.zeros(4, 1), [(0, 1)]))
 
 
 def test_edges_in_any_order_and_with_weights():
@@ -131,6 +154,9 @@ BAD = {
     "list": (([(0, 1)], 5), r"and is \[\(0, 1\)\]"),
     "no nodes": ((pair_tensor(), 0), "num_nodes must be a whole number from 1, and is 0"),
     "text nodes": ((pair_tensor(), "5"), "and is '5'"),
+    "feature twice": ((pair_tensor(), 5, None, {}, pair_tensor((0, 1), (0, 1))), "feature flips hold the pair 0–1"),
+    "feature of no node": ((pair_tensor(), 5, None, {}, pair_tensor((7, 1))), "feature flip names node 7"),
+    "no feature": ((pair_tensor(), 5, None, {}, pair_tensor((1, -2))), "names feature -2"),
     "targets outside": ((pair_tensor((0, 1)), 5, torch.tensor([7])), "target names node 7"),
     "targets list": ((pair_tensor((0, 1)), 5, [7]), "targets must be"),
 }

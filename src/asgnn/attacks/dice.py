@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.errors import ConfigError, GraphError
-from asgnn.graphs import Perturbation, validate
+from asgnn.attacks.rules import check_task, finish, take
+from asgnn.errors import GraphError
+from asgnn.graphs import Perturbation
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 
 
@@ -26,35 +27,15 @@ def dice(data: Data, budget: int, rng: torch.Generator, *, allow_isolated: bool 
 
     Time O((E + budget) log E), memory O(E).
     """
-    validate(data)
-    if budget < 0:
-        raise ConfigError(f"The budget of an attack must be 0 or more; it is {budget}.")
-    n, y = int(data.num_nodes), data.y.cpu()
-    edges = data.edge_index.cpu()
-    edges = edges[:, edges[0] < edges[1]]
+    edges = check_task(data, budget)
+    y = data.y.cpu()
     removals = int((torch.rand(budget, generator=rng) < 0.5).sum())
-    removed = _remove_within(edges, y, removals, rng, allow_isolated)
-    added = _add_between(edges, y, budget - removed.size(1), rng)
-    meta = {"attack": "dice", "budget": str(budget)}
-    return Perturbation(torch.cat([removed, added], dim=1), n, meta=meta)
-
-
-def _remove_within(edges: Tensor, y: Tensor, count: int, rng: torch.Generator, allow_isolated: bool) -> Tensor:
-    """At most ``count`` random edges within classes, keeping a last edge at every node unless told otherwise."""
     inside = edges[:, y[edges[0]] == y[edges[1]]]
     inside = inside[:, torch.randperm(inside.size(1), generator=rng)]
-    if allow_isolated:
-        return inside[:, :count]
-    degree = torch.bincount(edges.flatten(), minlength=y.numel()).tolist()
-    chosen: list[int] = []
-    for at, (u, v) in enumerate(inside.t().tolist()):
-        if len(chosen) == count:
-            break
-        if degree[u] > 1 and degree[v] > 1:
-            degree[u] -= 1
-            degree[v] -= 1
-            chosen.append(at)
-    return inside[:, chosen]
+    removed = take(inside, removals, edges, y.numel(), allow_isolated=allow_isolated)
+    added = _add_between(edges, y, budget - removed.size(1), rng)
+    flips = torch.cat([removed, added], dim=1)
+    return finish(data, flips, budget, allow_isolated=allow_isolated, meta={"attack": "dice"})
 
 
 def _add_between(edges: Tensor, y: Tensor, count: int, rng: torch.Generator) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 from asgnn.errors import ConfigError, DataUnavailable
 from asgnn.experiments.run import Cell, run_cell
 from asgnn.graphs.sources import write_atomic
-from asgnn.training.fit import Progress
+from asgnn.progress import Progress
 from asgnn.version import __version__
 
 MODELS = ("gcn", "appnp", "asgnn")

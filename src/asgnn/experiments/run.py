@@ -27,9 +27,9 @@ from asgnn.graphs import (
     random_split,
 )
 from asgnn.models import ASGNN
+from asgnn.progress import Progress
 from asgnn.training import Fit, accuracy, fit_many, recipe
 from asgnn.training.evaluate import edge_auc
-from asgnn.training.fit import Progress
 from asgnn.version import __version__
 
 ATTACKS = (*POISONED, "dice")

@@ -6,7 +6,7 @@ import copy
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -27,28 +27,29 @@ from asgnn.graphs.splits import node_list, read_json
 # Compared by identity: == between tensors gives tensors, not an answer.
 @dataclass(frozen=True, eq=False)
 class Perturbation:
-    """A set of edge flips on a graph of ``num_nodes`` nodes.
+    """A set of edge flips on a graph of ``num_nodes`` nodes, and of flips of its binary features.
 
-    Flips may be given in any order and direction; they are kept on the CPU with u < v, sorted by u, then v. A
-    self-loop, a node that is not there and a pair given twice (two flips that cancel) are errors.
+    Flips keep the order in which they were made, so that the first k flips of a greedy attack are its attack with
+    budget k (:meth:`first`). They are kept on the CPU with u < v. A self-loop, a node that is not there and a pair
+    given twice (two flips that cancel) are errors.
 
     Args:
         flips: Pairs of nodes, int64 of shape (2, F).
         num_nodes: Nodes of the graph.
         targets: The attacked nodes, if single nodes were attacked.
         meta: How it was made.
+        feature_flips: Pairs (node, feature), int64 of shape (2, G): entries of x that turn from 0 to 1 or back.
     """
 
     flips: Tensor
     num_nodes: int
     targets: Tensor | None = None
     meta: Mapping[str, str] = field(default_factory=dict)
+    feature_flips: Tensor | None = None
 
     def __post_init__(self) -> None:
-        flips, targets = self.flips, self.targets
-        if not isinstance(flips, Tensor) or flips.dtype != torch.int64 or flips.dim() != 2 or flips.size(0) != 2:
-            what = f"{flips.dtype} of shape {tuple(flips.shape)}" if isinstance(flips, Tensor) else repr(flips)
-            raise GraphError(f"flips must be an int64 tensor of shape (2, F), and is {what}.")
+        flips, targets, feature_flips = self.flips, self.targets, self.feature_flips
+        _check_pairs(flips, "flips")
         if not isinstance(self.num_nodes, Integral) or self.num_nodes < 1:
             raise GraphError(f"num_nodes must be a whole number from 1, and is {self.num_nodes!r}.")
         flips = flips.cpu()
@@ -56,26 +57,41 @@ class Perturbation:
         low, high = flips.min(dim=0).values, flips.max(dim=0).values
         if bool((low == high).any()):
             raise GraphError(f"The flips hold a self-loop at node {int(low[low == high][0])}.")
-        keys = sort_keys(to_keys(torch.stack([low, high]), self.num_nodes))
-        repeated = keys[1:][keys[1:] == keys[:-1]]
-        if repeated.numel():
-            u, v = divmod(int(repeated[0]), self.num_nodes)
-            raise GraphError(f"The flips hold the pair {u}–{v} more than once; two flips of one pair cancel.")
+        flips = torch.stack([low, high])
+        _check_single(flips, self.num_nodes, "flips")
         if targets is not None:
             if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or targets.dim() != 1:
                 raise GraphError("targets must be a one-dimensional int64 tensor of node numbers, or None.")
             targets = targets.cpu().unique()
             _check_range(targets, self.num_nodes, "target")
-        object.__setattr__(self, "flips", from_keys(keys, self.num_nodes))
+        if feature_flips is not None:
+            _check_pairs(feature_flips, "feature_flips")
+            feature_flips = feature_flips.cpu()
+            _check_range(feature_flips[0], self.num_nodes, "feature flip")
+            if feature_flips.numel():
+                if int(feature_flips[1].min()) < 0:
+                    raise GraphError(f"A feature flip names feature {int(feature_flips[1].min())}.")
+                _check_single(feature_flips, int(feature_flips[1].max()) + 1, "feature flips")
+        object.__setattr__(self, "flips", flips)
         object.__setattr__(self, "targets", targets)
+        object.__setattr__(self, "feature_flips", feature_flips)
         object.__setattr__(self, "meta", {str(key): str(value) for key, value in self.meta.items()})
 
     def __len__(self) -> int:
-        return self.flips.size(1)
+        """Flips of edges and of features."""
+        return self.flips.size(1) + (0 if self.feature_flips is None else self.feature_flips.size(1))
 
     def __bool__(self) -> bool:
         # Without this, an attack of no flips would count as no attack at all in `if perturbation:`.
         return True
+
+    def first(self, count: int) -> Perturbation:
+        """The first ``count`` edge flips: of a greedy attack, what it does with that budget."""
+        if not 0 <= count <= self.flips.size(1) or self.feature_flips is not None:
+            raise ConfigError(
+                f"There are {self.flips.size(1)} edge flips, and the first {count} of them were asked for."
+            )
+        return replace(self, flips=self.flips[:, :count])
 
     def apply(self, data: Data) -> Data:
         r"""The graph with the flips made; ``data`` itself and all it holds besides edges stay as they are.
@@ -99,7 +115,20 @@ class Perturbation:
             elif name != "edge_index":
                 raise GraphError(f"The graph has {name}, which added edges would lack; remove it first.")
         result.edge_index = from_keys(edges, self.num_nodes)
+        if self.feature_flips is not None:
+            result.x = self._flip_features(data.x)
         return result
+
+    def _flip_features(self, x: Tensor) -> Tensor:
+        node, feature = (self.feature_flips if self.feature_flips is not None else self.flips[:, :0]).to(x.device)
+        if feature.numel() and int(feature.max()) >= x.size(1):
+            raise GraphError(f"The flips name feature {int(feature.max())}, and the graph has {x.size(1)}.")
+        x = x.clone()
+        old = x[node, feature]
+        if bool(((old != 0) & (old != 1)).any()):
+            raise GraphError("Only entries of x that are 0 or 1 can be flipped, and the flips name another one.")
+        x[node, feature] = 1 - old
+        return x
 
     def added(self, clean: Data) -> Tensor:
         """The flips that add an edge to ``clean``, of shape (2, ·)."""
@@ -114,7 +143,7 @@ class Perturbation:
         edges = self._keys_of(clean).numel() // 2
         if edges == 0:
             raise GraphError("The rate of flips is a share of the edges, and the clean graph has none.")
-        return len(self) / edges
+        return self.flips.size(1) / edges
 
     def check(self, clean: Data, budget: int | None = None) -> None:
         """Raises if these are not flips for ``clean``, or more of them than ``budget``."""
@@ -141,6 +170,8 @@ class Perturbation:
         }
         if self.targets is not None:
             arrays["targets"] = self.targets.numpy()
+        if self.feature_flips is not None:
+            arrays["feature_flips"] = self.feature_flips.numpy()
         content = io.BytesIO()
         np.savez_compressed(content, allow_pickle=False, **arrays)
         try:
@@ -152,19 +183,33 @@ class Perturbation:
     def load(cls, path: str | Path) -> Perturbation:
         """Reads what :meth:`save` wrote; any damage is a :class:`~asgnn.errors.DataCorrupt`."""
         path = Path(path)
-        arrays = read_npz(path, ["flips", "num_nodes", "meta"], optional=["targets"])
+        arrays = read_npz(path, ["flips", "num_nodes", "meta"], optional=["targets", "feature_flips"])
         try:
             if any(array.dtype != np.int64 for key, array in arrays.items() if key != "meta"):
-                raise ValueError("flips, num_nodes and targets must be int64")
+                raise ValueError("flips, num_nodes, targets and feature_flips must be int64")
             if arrays["num_nodes"].shape != () or arrays["meta"].dtype != np.uint8:
                 raise ValueError("num_nodes must be one number and meta bytes")
             meta = json.loads(arrays["meta"].tobytes())
             if not isinstance(meta, dict) or not all(isinstance(value, str) for value in meta.values()):
                 raise ValueError("meta must map strings to strings")
-            targets = torch.from_numpy(arrays["targets"]) if "targets" in arrays else None
-            return cls(torch.from_numpy(arrays["flips"]), int(arrays["num_nodes"]), targets, meta)
+            tensors = {key: torch.from_numpy(arrays[key]) for key in ("targets", "feature_flips") if key in arrays}
+            return cls(torch.from_numpy(arrays["flips"]), int(arrays["num_nodes"]), meta=meta, **tensors)
         except ValueError as cause:  # GraphError is one
             raise DataCorrupt(f"{path} does not hold a set of flips: {str(cause).removesuffix('.')}.") from cause
+
+
+def _check_pairs(pairs: Tensor, name: str) -> None:
+    if not isinstance(pairs, Tensor) or pairs.dtype != torch.int64 or pairs.dim() != 2 or pairs.size(0) != 2:
+        what = f"{pairs.dtype} of shape {tuple(pairs.shape)}" if isinstance(pairs, Tensor) else repr(pairs)
+        raise GraphError(f"{name} must be an int64 tensor of shape (2, F), and is {what}.")
+
+
+def _check_single(pairs: Tensor, width: int, name: str) -> None:
+    keys = sort_keys(to_keys(pairs, width))
+    repeated = keys[1:][keys[1:] == keys[:-1]]
+    if repeated.numel():
+        u, v = divmod(int(repeated[0]), width)
+        raise GraphError(f"The {name} hold the pair {u}–{v} more than once; two flips of one pair cancel.")
 
 
 def _check_range(nodes: Tensor, num_nodes: int, what: str) -> None:

@@ -18,6 +18,7 @@ from asgnn.graphs import Split, check_split, validate
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier, stack, unstack
+from asgnn.progress import Progress
 from asgnn.training.evaluate import graph_inputs
 from asgnn.training.optimizer import TrialAdam
 
@@ -25,8 +26,6 @@ DROPOUT_STREAM = 2**40
 # Entries of one pass over the edges of all trials below which one CPU thread does the work. Two do it in two thirds of
 # the time where the cores are free, but in many times the time where they are shared: threads wait by spinning.
 ONE_THREAD_BELOW = 2**22
-Progress = Callable[[int, int], None]
-"""Called with the number of epochs done and the number in all, over all batches."""
 
 
 @dataclass(frozen=True)

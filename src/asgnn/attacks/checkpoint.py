@@ -1,0 +1,94 @@
+"""Where a long attack keeps its state, so that a stopped one goes on instead of starting again."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asgnn.errors import ConfigError, DataCorrupt, DataUnavailable
+from asgnn.graphs import read_npz
+from asgnn.graphs.sources import write_atomic
+
+State = dict[str, Tensor]
+
+
+class Checkpoint(Protocol):
+    """What an attack asks of it: the state of the run that was stopped, and to keep a new one after every step."""
+
+    def load(self) -> State | None: ...
+
+    def save(self, state: State) -> None: ...
+
+
+class FileCheckpoint:
+    """A checkpoint in a NumPy archive: written whole, at most once in ``every`` seconds and when the block is left.
+
+    Use it as ``with FileCheckpoint(path, spec, names) as checkpoint``: leaving the block, by Ctrl-C too, writes what
+    the attack saved last. A file that another attack wrote (another ``spec``) is named and not touched.
+    """
+
+    def __init__(self, path: str | Path, spec: Mapping[str, str], *, every: float = 1.0) -> None:
+        self.path = Path(path)
+        self.spec = dict(spec)
+        self.every = every
+        self._written = time.monotonic()
+        self._waiting: State | None = None
+
+    def __enter__(self) -> FileCheckpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._write()
+
+    def load(self) -> State | None:
+        if not self.path.exists():
+            return None
+        arrays = read_npz(self.path, ["spec", "names"])
+        try:
+            spec = json.loads(arrays["spec"].tobytes())
+            names = json.loads(arrays["names"].tobytes())
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise ValueError("it names no arrays")
+        except ValueError as cause:
+            raise DataCorrupt(f"{self.path} is not what a stopped attack wrote: {cause}.") from cause
+        if spec != self.spec:
+            raise ConfigError(
+                f"{self.path} is left from an attack with other settings; finish that one, or remove the file."
+            )
+        return {name: torch.from_numpy(array) for name, array in read_npz(self.path, names).items()}
+
+    def save(self, state: State) -> None:
+        self._waiting = state
+        if time.monotonic() - self._written >= self.every:
+            self._write()
+
+    def remove(self) -> None:
+        """The attack is done and its result is written: nothing is left to go on from."""
+        self._waiting = None
+        self.path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        if self._waiting is None:
+            return
+        arrays = {name: value.detach().cpu().numpy() for name, value in self._waiting.items()}
+        for name, text in (("spec", self.spec), ("names", sorted(arrays))):
+            arrays[name] = np.frombuffer(json.dumps(text).encode(), dtype=np.uint8)
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **arrays)
+        try:
+            write_atomic(self.path, content.getvalue())
+        except OSError as cause:
+            raise DataUnavailable(f"{self.path} could not be written: {cause.strerror or cause}.") from cause
+        self._waiting = None
+        self._written = time.monotonic()
