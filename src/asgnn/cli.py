@@ -1,4 +1,4 @@
-"""The command line: asgnn demo | datasets | train."""
+"""The command line: asgnn demo | datasets | train | attack."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from rich.table import Table
 
 from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, DataUnavailable, GraphError
 from asgnn.experiments import Cell, Record, run_cell
+from asgnn.experiments.attack import METHODS, AttackSpec, keep_attack, parse_settings
 from asgnn.experiments.demo import run_demo
-from asgnn.experiments.run import ATTACKS
+from asgnn.experiments.run import ATTACKS, default_split
 from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
 from asgnn.training import RECIPES
 from asgnn.version import __version__
@@ -127,13 +128,18 @@ def train(
     model: Annotated[str, typer.Option(help=f"One of {', '.join(RECIPES)}.")] = "asgnn",
     objective: Annotated[ObjectiveName | None, typer.Option(help="ASGNN's objective; degree by default.")] = None,
     poisoned: Annotated[
-        str | None, typer.Option(help=f"Train on an attacked graph: one of {', '.join(ATTACKS)}.")
+        str | None,
+        typer.Option(help=f"Train on an attacked graph: {', '.join(ATTACKS)}, or a file that asgnn attack wrote."),
     ] = None,
     rate: Annotated[
         float, typer.Option(help="Flips as a share of the edges; for nettack, flips for each target.")
     ] = 0.0,
     split: Annotated[
-        SplitName | None, typer.Option(help="published where there is one, else random, one for each trial.")
+        str | None,
+        typer.Option(
+            help="published, random (one for each trial) or random:I (that of trial I for all). By default that which "
+            "the attack was made for, else published where there is one, else random."
+        ),
     ] = None,
     trials: Annotated[int, typer.Option(help="Trials, trained as one batch; trial i has seed i.")] = 10,
     device: Device = DeviceName.auto,
@@ -147,11 +153,12 @@ def train(
         objective=None if objective is None else objective.value,
         poisoned=poisoned,
         rate=rate,
-        split=(split or (SplitName.published if name in PUBLISHED_SPLITS else SplitName.random)).value,
+        split=split or default_split(name, poisoned),
         trials=trials,
     )
-    if cell.poisoned in ("metattack", "nettack") and cell.split == "random":
-        err.print("Note: these flips were made against the published split; on random ones the attack is weaker.")
+    made_for = default_split(name, poisoned) if poisoned not in (None, "dice") else cell.split
+    if cell.split != made_for:
+        err.print(f"Note: these flips were made against the split {made_for}; on another one the attack is weaker.")
     with _bar(f"{model} on {name}") as progress:
         record = run_cell(cell, device=_device(device), progress=progress)
     if as_json:
@@ -162,7 +169,8 @@ def train(
 
 def _show(record: Record) -> None:
     cell, figures = record.cell, record.as_dict()
-    graph = cell.dataset if cell.poisoned is None else f"{cell.dataset}, {cell.poisoned} at {cell.rate:g}"
+    graph = cell.dataset if cell.poisoned is None else f"{cell.dataset}, {cell.poisoned}"
+    graph += f" at {cell.rate:g}" if cell.rate else ""
     table = Table(
         title=f"{cell.model} on {graph}", caption=f"{cell.split} split, {record.seconds:.1f} s on {record.device}"
     )
@@ -179,6 +187,56 @@ def _show(record: Record) -> None:
             f"Its learned weights tell added edges from given ones with an AUC of {figures['edge_auc_mean']:.3f} "
             "(1 is perfect, 0.5 is chance)."
         )
+
+
+@app.command()
+def attack(
+    dataset: Annotated[str, typer.Option(help="A name that `asgnn datasets` lists.")],
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File for the flips, ending in .npz.")],
+    rate: Annotated[float, typer.Option(help="Flips as a share of the edges, for all methods but nettack.")] = 0.0,
+    per_target: Annotated[
+        int, typer.Option(help="Flips for each target, for nettack; targets are the test nodes of degree above 10.")
+    ] = 0,
+    split: Annotated[
+        SplitName | None, typer.Option(help="Whose labels the attacker knows; published where there is one.")
+    ] = None,
+    trial: Annotated[int, typer.Option(help="Which random split, with --split random.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of the attack's random numbers.", min=0)] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of the method as name=value, say variant=train; may be repeated."),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, whatever an earlier run has left.")] = False,
+    device: Device = DeviceName.auto,
+    as_json: AsJson = False,
+) -> None:
+    """Attack a graph and keep the flips; stopped, it goes on where it was when started again."""
+    name = find_dataset(dataset).name
+    kind = split or (SplitName.published if name in PUBLISHED_SPLITS else SplitName.random)
+    spec = AttackSpec(
+        dataset=name,
+        method=method,
+        rate=rate,
+        per_target=per_target,
+        split=kind.value if kind is SplitName.published else f"random:{trial}",
+        seed=seed,
+        settings=parse_settings(method, settings or []),
+    )
+    with _bar(f"{method} on {name}") as progress:
+        outcome = keep_attack(spec, output, device=_device(device), fresh=fresh, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(outcome.as_dict()))
+        return
+    flips = outcome.as_dict()
+    table = Table(title=f"{method} on {name}", caption=f"{flips['machine']}, {outcome.said}")
+    for heading in ("flips", "added", "removed", "added between classes", "share of the edges"):
+        table.add_column(heading, justify="right")
+    between = "" if flips["between"] is None else f"{flips['between']:.0%}"
+    table.add_row(str(flips["flips"]), str(flips["added"]), str(flips["removed"]), between, f"{flips['rate']:.1%}")
+    out.print(table)
+    out.print(f"Written: {output}", soft_wrap=True)
+    out.print(f"Now see what it does: asgnn train --dataset {name} --model gcn --poisoned {output}", soft_wrap=True)
 
 
 @app.command()

@@ -15,13 +15,17 @@ from asgnn.asmp.params import Objective
 from asgnn.attacks import dice
 from asgnn.errors import ConfigError
 from asgnn.graphs import (
+    OWN_FLIPS,
     POISONED,
     PUBLISHED_SPLITS,
     Perturbation,
     Split,
     find_dataset,
     load_dataset,
+    load_own,
     load_poisoned,
+    own_source,
+    own_split,
     published,
     published_split,
     random_split,
@@ -32,7 +36,8 @@ from asgnn.training import Fit, accuracy, fit_many, recipe
 from asgnn.training.evaluate import edge_auc
 from asgnn.version import __version__
 
-ATTACKS = (*POISONED, "dice")
+OWN = tuple(f"own-{attack}" for attack in OWN_FLIPS)
+ATTACKS = (*POISONED, *OWN, "dice")
 DICE_SEED = 0  # one attacked graph for every model and trial
 
 
@@ -44,9 +49,11 @@ class Cell:
         dataset: a name of ``asgnn.graphs.DATASETS``.
         model: a name of ``asgnn.training.RECIPES``.
         objective: ASGNN's objective; ``None`` for the model's default.
-        poisoned: "metattack" or "nettack" (the published graphs), "dice" (made here), or ``None`` for the clean graph.
-        rate: flips as a share of the edges; for nettack, flips for each target; 0 for the clean graph.
-        split: "published" (one split for all trials) or "random" (one a trial).
+        poisoned: "metattack" or "nettack" (the published graphs), "own-metattack" or "own-nettack" (made by this
+            project and built in), "dice" (made on the spot), a file of flips that ends in .npz, or ``None`` for the
+            clean graph.
+        rate: flips as a share of the edges; for nettack, flips for each target; 0 for the clean graph and for a file.
+        split: "published" (one split for all trials), "random" (one a trial) or "random:I" (trial I's for all).
         trials: how many; trial i has seed i.
     """
 
@@ -63,20 +70,56 @@ class Cell:
         recipe(self.model, self.objective)
         if self.trials < 1:
             raise ConfigError(f"There must be at least one trial; trials is {self.trials}.")
-        if self.split not in ("published", "random"):
-            raise ConfigError(f"split must be published or random; it is {self.split!r}.")
-        if self.split == "published" and self.dataset not in PUBLISHED_SPLITS:
-            raise ConfigError(
-                f"No split of {self.dataset} is published, only of {', '.join(PUBLISHED_SPLITS)}; use the split random."
-            )
+        check_split_name(self.split, self.dataset)
         if self.poisoned is None and self.rate:
             raise ConfigError(f"A rate of {self.rate:g} needs an attack: name one of {', '.join(ATTACKS)}.")
+        if is_file(self.poisoned):
+            if self.rate:
+                raise ConfigError(f"{self.poisoned} says itself how many flips it holds; leave the rate out.")
+            return
         if self.poisoned is not None and self.poisoned not in ATTACKS:
-            raise ConfigError(f"There is no attack {self.poisoned!r}; the attacks are {', '.join(ATTACKS)}.")
+            raise ConfigError(
+                f"There is no attack {self.poisoned!r}; the attacks are {', '.join(ATTACKS)}, "
+                "and a file of flips ends in .npz."
+            )
         if self.poisoned is not None and not self.rate > 0:
             raise ConfigError(f"The attack {self.poisoned} needs a rate above 0; it is {self.rate:g}.")
         if self.poisoned in POISONED:
             published(self.dataset, self.poisoned, self.rate)
+        if self.poisoned in OWN:
+            own_source(self.dataset, self.poisoned.removeprefix("own-"), self.rate)
+
+
+def is_file(poisoned: str | None) -> bool:
+    """Whether the name of an attack is that of a file with flips."""
+    return poisoned is not None and poisoned.endswith(".npz")
+
+
+def check_split_name(name: str, dataset: str) -> None:
+    kind, colon, trial = name.partition(":")
+    if kind not in ("published", "random") or (colon and (kind == "published" or not trial.isdecimal())):
+        raise ConfigError(f"split must be published, random or random:I with a whole number I; it is {name!r}.")
+    if kind == "published" and dataset not in PUBLISHED_SPLITS:
+        raise ConfigError(
+            f"No split of {dataset} is published, only of {', '.join(PUBLISHED_SPLITS)}; use the split random."
+        )
+
+
+def find_split(name: str, data: Data, dataset: str, root: str | Path | None = None) -> Split:
+    """The one split called "published" or "random:I"."""
+    check_split_name(name, dataset)
+    return published_split(dataset, root) if name == "published" else random_split(data, int(name.partition(":")[2]))
+
+
+def default_split(dataset: str, poisoned: str | None = None) -> str:
+    """The split that the attacked graph was made for, or else the published one, or else a random one a trial."""
+    if poisoned is not None and is_file(poisoned):
+        made_for = Perturbation.load(poisoned).meta.get("split")
+        if made_for is not None:
+            return made_for
+    if poisoned in OWN:
+        return own_split(dataset, poisoned.removeprefix("own-"))
+    return "published" if dataset in PUBLISHED_SPLITS else "random"
 
 
 @dataclass(frozen=True)
@@ -152,6 +195,13 @@ def run_cell(
 def _flips(cell: Cell, clean: Data, root: str | Path | None) -> Perturbation | None:
     if cell.poisoned is None:
         return None
+    if is_file(cell.poisoned):
+        found = Perturbation.load(cell.poisoned)
+        if found.meta.get("dataset", cell.dataset) != cell.dataset:
+            raise ConfigError(f"{cell.poisoned} holds flips for {found.meta['dataset']}, not for {cell.dataset}.")
+        return found
+    if cell.poisoned in OWN:
+        return load_own(cell.dataset, cell.poisoned.removeprefix("own-"), cell.rate)
     if cell.poisoned == "dice":
         budget = int(cell.rate * (clean.num_edges // 2))
         return dice(clean, budget, torch.Generator().manual_seed(DICE_SEED))
@@ -161,7 +211,7 @@ def _flips(cell: Cell, clean: Data, root: str | Path | None) -> Perturbation | N
 def _splits(cell: Cell, data: Data, root: str | Path | None) -> list[Split]:
     if cell.split == "random":
         return [random_split(data, trial) for trial in range(cell.trials)]
-    return [published_split(cell.dataset, root)] * cell.trials
+    return [find_split(cell.split, data, cell.dataset, root)] * cell.trials
 
 
 def _edge_aucs(fits: list[Fit], data: Data, added: torch.Tensor) -> list[float] | None:

@@ -11,11 +11,13 @@ from asgnn.graphs.convert import (
 )
 from asgnn.graphs.datasets import DATASETS, Dataset, available, find_dataset, load_dataset
 from asgnn.graphs.flips import POISONED, Perturbation, diff, load_poisoned, published
+from asgnn.graphs.own import OWN_FLIPS, load_own, own_source, own_split
 from asgnn.graphs.sources import Source, fetch, read_npz
 from asgnn.graphs.splits import PUBLISHED_SPLITS, Split, apply_split, published_split, random_split
 
 __all__ = [
     "DATASETS",
+    "OWN_FLIPS",
     "POISONED",
     "PUBLISHED_SPLITS",
     "Dataset",
@@ -33,7 +35,10 @@ __all__ = [
     "from_scipy",
     "largest_component",
     "load_dataset",
+    "load_own",
     "load_poisoned",
+    "own_source",
+    "own_split",
     "published",
     "published_split",
     "random_split",

@@ -12,17 +12,20 @@ from torch import Tensor
 BLOCK = 2**27
 
 
-def csr_matmul(crow: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int], dense: Tensor) -> Tensor:
+def csr_matmul(
+    crow: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int], dense: Tensor, out: Tensor | None = None
+) -> Tensor:
     """(rows, cols) sparse times (cols, C) dense, no gradient; time O(nnz C); the same bits every time.
 
     The pattern is trusted: it is made by :class:`Adjacency` and :class:`Features`, which check what they take.
+    ``out`` saves a large result the making of fresh memory, which on a CPU can cost more than the product.
     """
     if not dense.is_cuda:
-        return torch.sparse_csr_tensor(crow, col, value, shape, check_invariants=False) @ dense
+        return torch.mm(torch.sparse_csr_tensor(crow, col, value, shape, check_invariants=False), dense, out=out)
     # cuSPARSE adds in an order that changes from run to run, so on a GPU the rows are gathered and summed in order.
     width = max(1, BLOCK // max(1, col.numel()))
     blocks = (part.index_select(0, col).mul_(value.unsqueeze(1)) for part in dense.split(width, dim=1))
-    return torch.cat([segment_sum(block, crow) for block in blocks], dim=1)
+    return torch.cat([segment_sum(block, crow) for block in blocks], dim=1, out=out)
 
 
 def segment_sum(values: Tensor, crow: Tensor) -> Tensor:

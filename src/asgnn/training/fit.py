@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -19,6 +18,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier, stack, unstack
 from asgnn.progress import Progress
+from asgnn.threads import one_thread
 from asgnn.training.evaluate import graph_inputs
 from asgnn.training.optimizer import TrialAdam
 
@@ -183,7 +183,8 @@ def fit_many(
                 progress(before + epoch, total)
 
         runner = _Runner(model, forward, y, members, place)
-        with _threads(adj.row.numel() * int(y.max() + 1) * len(members), place):
+        work = adj.row.numel() * int(y.max() + 1) * len(members)
+        with one_thread(place.type == "cpu" and work < ONE_THREAD_BELOW):
             fits = runner.run([member.model for member in members], report)
         results.update(zip(batch, fits, strict=True))
         done += members[0].config.epochs
@@ -359,18 +360,6 @@ def _memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(0.6 * torch.cuda.mem_get_info(device)[0])
     return 3 * 2**29
-
-
-@contextmanager
-def _threads(work: int, device: torch.device) -> Iterator[None]:
-    """One thread for small work on a CPU, the caller's number for everything else; put back afterwards."""
-    before = torch.get_num_threads()
-    if device.type == "cpu" and work < ONE_THREAD_BELOW:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _split_of(data: Data) -> Split:

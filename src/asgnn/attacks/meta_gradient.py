@@ -1,0 +1,269 @@
+"""The derivative of the attacker's loss in every pair of nodes, through the whole training of the surrogate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from asgnn.attacks.inner import Adjoint, InnerTraining, Trace, captured, reverse, train
+from asgnn.graphs.csr import csr_matmul, segment_sum
+from asgnn.graphs.features import Features
+
+_Function = Callable[..., Sequence[Tensor]]
+TILE = 256
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Some rows of Â, sparse."""
+
+    crow: Tensor
+    col: Tensor
+    value: Tensor
+    shape: tuple[int, int]
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        return self.times(dense)
+
+    def times(self, dense: Tensor, out: Tensor | None = None) -> Tensor:
+        return csr_matmul(self.crow, self.col, self.value, self.shape, dense, out)
+
+
+class MetaGradient:
+    r"""A graph that is flipped edge by edge, and what each next flip would do to the attacker's loss.
+
+    With :math:`P = \hat A^2 X` and :math:`G = ∂L/∂P`, the derivative in :math:`\hat A` is
+    :math:`H \hat A + \hat A H` for :math:`H = G X^\top`. All that is needed of the features is
+    :math:`C_0 = X X^\top`, and H is of rank C but for the labelled rows: nothing here has the size of the features,
+    and the derivative meets the N×N pairs once, at the end. :math:`\hat A C_0` is kept from flip to flip, because a
+    flip changes no rows of it but those of its ends and their neighbours.
+
+    Args:
+        data: the graph.
+        labelled: (n,) the nodes the surrogate is trained on.
+        pseudo: (N,) the classes that the other nodes are to be driven away from.
+        share: of the attacker's loss, the part that is the labelled nodes'.
+        inner: how the surrogate is trained.
+        device: where to compute.
+        dtype: of the computation; float64 for a check.
+
+    Memory: three or four N×N matrices.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        labelled: Tensor,
+        pseudo: Tensor,
+        share: float,
+        inner: InnerTraining,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.num_nodes, self.inner, self.device, self.dtype = int(data.num_nodes), inner, torch.device(device), dtype
+        self.labelled = labelled.to(self.device)
+        self._labelled = labelled.numpy()
+        truth = pseudo.clone()
+        truth[labelled] = data.y.cpu()[labelled]
+        self.onehot = F.one_hot(truth).to(self.device, dtype)
+        # ∂L/∂logits of a node is its p − onehot times this
+        pull = torch.full((self.num_nodes, 1), (1 - share) / max(1, self.num_nodes - labelled.numel()), dtype=dtype)
+        pull[labelled] = share / labelled.numel()
+        self.pull = pull.to(self.device) / inner.starts
+        x = data.x.to(self.device, dtype)
+        self.features = Features.of(x)
+        self.gram = self.features.linear(x.t().unsqueeze(0), None, None).squeeze(0)  # C₀
+        row, col = data.edge_index.cpu().numpy()
+        nodes = np.arange(self.num_nodes)
+        # Â's entries as sorted keys, the loops included
+        self._keys: NDArray[np.int64] = np.sort(
+            np.concatenate([row * self.num_nodes + col, nodes * (self.num_nodes + 1)])
+        )
+        self._read()
+        self.hat_gram = self._hat @ self.gram  # ÂC₀
+        self._part, self._out = torch.empty_like(self.gram), torch.empty_like(self.gram)
+        self._run: tuple[_Function, _Function] | None = None
+
+    # --- the graph ----------------------------------------------------------------------------------------------------
+
+    @property
+    def degree(self) -> Tensor:
+        """(N,) int64 on the CPU, loops not counted."""
+        return torch.from_numpy(np.diff(self._crow) - 1)
+
+    def entries(self) -> tuple[Tensor, Tensor]:
+        """Rows and columns of the edges, both directions, without loops."""
+        apart = self._row != self._col
+        return self._row[apart], self._col[apart]
+
+    def flip(self, u: int, v: int) -> None:
+        """Add or remove the edge, and bring ÂC₀ up to date."""
+        before = self._around(u, v)
+        for key in (u * self.num_nodes + v, v * self.num_nodes + u):
+            at = int(np.searchsorted(self._keys, key))
+            there = at < self._keys.size and self._keys[at] == key
+            self._keys = np.delete(self._keys, at) if there else np.insert(self._keys, at, key)
+        self._read()
+        touched = np.union1d(before, self._around(u, v))
+        self.hat_gram[torch.from_numpy(touched).to(self.device)] = self._some_rows(touched) @ self.gram
+
+    def _around(self, u: int, v: int) -> NDArray[np.int64]:
+        """The ends and their neighbours: the rows of Â that hold their degrees."""
+        return np.concatenate([self._columns[self._crow[i] : self._crow[i + 1]] for i in (u, v)])
+
+    def _read(self) -> None:
+        """Â out of the keys."""
+        n = self.num_nodes
+        row, self._columns = np.divmod(self._keys, n)
+        self._crow = np.searchsorted(row, np.arange(n + 1))
+        self._root = 1 / np.sqrt(np.diff(self._crow))  # d^(−1/2), d with the loop
+        self._values = self._root[row] * self._root[self._columns]
+        self._row, self._col = (torch.from_numpy(index).to(self.device) for index in (row, self._columns))
+        self.root = torch.from_numpy(self._root).to(self.device, self.dtype)
+        self._pointer = torch.from_numpy(self._crow).to(self.device)
+        self._hat = self._pack(self._crow, self._columns, self._values, n)
+        self._hat_labelled = self._some_rows(self._labelled)
+        # the columns of Â at the labelled nodes, scaled by d^(−1/2) from the left
+        place = np.full(n, -1)
+        place[self._labelled] = np.arange(self._labelled.size)
+        at = place[self._columns] >= 0
+        crow = np.concatenate([[0], np.cumsum(at)])[self._crow]
+        scaled = (self._values * self._root[row])[at]
+        self._at_labelled = self._pack(crow, place[self._columns[at]], scaled, self._labelled.size)
+
+    def _some_rows(self, rows: NDArray[np.int64]) -> _Rows:
+        first, size = self._crow[rows], self._crow[rows + 1] - self._crow[rows]
+        crow = np.concatenate([[0], np.cumsum(size)])
+        entry = np.arange(crow[-1]) + np.repeat(first - crow[:-1], size)
+        return self._pack(crow, self._columns[entry], self._values[entry], self.num_nodes)
+
+    def _pack(self, crow: NDArray[np.int64], col: NDArray[np.int64], value: NDArray[np.float64], width: int) -> _Rows:
+        on_cpu = self.device.type == "cpu"
+        # int32 is what the CPU's sparse product works on
+        crow_t, col_t = (
+            torch.from_numpy(a.astype(np.int32 if on_cpu else np.int64)).to(self.device) for a in (crow, col)
+        )
+        return _Rows(crow_t, col_t, torch.from_numpy(value).to(self.device, self.dtype), (crow.size - 1, width))
+
+    # --- the derivative -----------------------------------------------------------------------------------------------
+
+    def start(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Random W₁ (S, F, h) and W₂ (S, h, C), uniform within one over the root of their columns."""
+        how = self.inner
+        shapes = (how.starts, self.features.num_features, how.hidden), (how.starts, how.hidden, self.onehot.size(1))
+        first, second = (
+            (torch.rand(shape, generator=rng, dtype=self.dtype) * 2 - 1).div_(math.sqrt(shape[2])).to(self.device)
+            for shape in shapes
+        )
+        return first, second
+
+    def scores(self, w1: Tensor, w2: Tensor, *, exact: bool = True) -> Tensor:
+        """(N, N) symmetric: how fast the attacker's loss rises as the pair is flipped; the diagonal means nothing.
+
+        As for :meth:`gradient`, the matrix is filled anew by the next call.
+        """
+        score = self.gradient(w1, w2, exact=exact)
+        row, col = self.entries()
+        score[row, col] = -score[row, col]  # on an edge the flip is a removal
+        return score
+
+    def gradient(self, w1: Tensor, w2: Tensor, *, exact: bool = True) -> Tensor:
+        """(N, N) ∂L/∂A of both entries of a pair together, for training from ``w1`` and ``w2``."""
+        xw = self.features.linear(w1, None, None)  # XW₁⁰
+        k_x = self._hat_labelled @ self.hat_gram  # PₗXᵀ
+        k_y = (self._hat @ k_x.t()).t()  # PₗXᵀÂ
+        k = self._hat_labelled @ k_y.t()  # K = PₗPₗᵀ
+        trace = self._train(k, self._over(self._hat_labelled, self._over(self._hat, xw)), w2)
+        if not exact:
+            return self._assemble(*self._first_order(trace, xw, k_x))
+        b, w2 = trace.b[-1], trace.w2[-1]
+        xw_end = xw + k_x.t() @ b  # XW₁ at the end
+        hidden = self._over(self._hat, self._over(self._hat, xw_end))
+        r = self._pull(hidden @ w2)  # ∂L/∂logits
+        # Q = Pᵀ r W₂ᵀ is ∂L/∂W₁ at the end; of it only XQ is needed
+        xq = self.hat_gram.t() @ self._over(self._hat, r @ w2.mT)
+        b_bar = self._over(self._hat_labelled, self._over(self._hat, xq))
+        adjoint = self._reverse(trace, k, b_bar, hidden.mT @ r)
+        # ∂L/∂Pₗ through the training, times Xᵀ
+        t_x = torch.cat([_flat(b), _flat(adjoint.z0), adjoint.k], 1) @ torch.cat([_flat(xq), _flat(xw), k_x.t()], 1).t()
+        return self._assemble(_flat(r), _flat(xw_end @ w2), t_x)
+
+    def _over(self, rows: _Rows, h: Tensor) -> Tensor:
+        """The product with each of the S matrices h (S, N, ·)."""
+        return (rows @ _flat(h)).view(-1, h.size(0), h.size(2)).transpose(0, 1)
+
+    def _pull(self, logits: Tensor) -> Tensor:
+        return (torch.softmax(logits, dim=2) - self.onehot) * self.pull
+
+    def _first_order(self, trace: Trace, xw: Tensor, k_x: Tensor) -> tuple[Tensor, Tensor]:
+        """H as a product: the gradients at the weights after each step, summed, the weights taken as fixed (Eq. 11)."""
+        hidden = self._over(self._hat, self._over(self._hat, xw))
+        kernel = self._hat @ (self._hat @ k_x.t())  # PPₗᵀ
+        pulls = torch.zeros_like(hidden)
+        through = torch.zeros_like(kernel)
+        for b, w2 in zip(trace.b[1:], trace.w2[1:], strict=True):
+            pull = self._pull((hidden + kernel @ b) @ w2) @ w2.mT
+            pulls += pull
+            through.addmm_(_flat(pull), _flat(b).t())
+        return torch.cat([_flat(pulls), through], 1), torch.cat([_flat(xw), k_x.t()], 1)
+
+    def _assemble(self, left: Tensor, right: Tensor, t_x: Tensor | None = None) -> Tensor:
+        """∂L/∂A from H = left rightᵀ + t_x, the last in the labelled rows."""
+        s, row, col = self.root.unsqueeze(1), self._row, self._col
+        # H Â + Â H and its transpose, each entry times d_i^(−1/2) d_j^(−1/2): first what is of low rank
+        hat_left, hat_right = self._hat @ left, self._hat @ right
+        rows = s * torch.cat([left, hat_left, right, hat_right], 1)
+        cols = s * torch.cat([hat_right, right, hat_left, left], 1)
+        # … then what comes from the labelled rows, itself without its transpose
+        part = self._part.zero_()
+        if t_x is not None:
+            self._at_labelled.times(t_x * self.root, out=part)
+            part[self.labelled] += (self._hat @ t_x.t()).t() * self.root * s[self.labelled]
+        # Through the degrees: ∂L/∂d_i is −1/(2 d_i) times the sum over the entries of row i, loops included.
+        at_entries = (rows[row] * cols[col]).sum(1, keepdim=True) + (part[row, col] + part[col, row]).unsqueeze(1)
+        by_degree = segment_sum(at_entries, self._pointer) * (s.square() / -2)
+        one = torch.ones_like(by_degree)
+        rows, cols = torch.cat([rows, by_degree, one], 1), torch.cat([cols, one, by_degree], 1)
+        torch.addmm(part, rows, cols.t(), out=self._out)
+        # tile by tile: a transposed matrix that is larger than the cache is read many times over
+        for i in range(0, self.num_nodes, TILE):
+            for j in range(0, self.num_nodes, TILE):
+                self._out[i : i + TILE, j : j + TILE] += part[j : j + TILE, i : i + TILE].t()
+        return self._out
+
+    # --- the training inside ------------------------------------------------------------------------------------------
+
+    def _train(self, k: Tensor, z0: Tensor, w2: Tensor) -> Trace:
+        inputs = k, z0, w2, self.onehot[self.labelled]
+        if self._run is None:
+            self._run = self._prepare(*inputs)
+        return Trace(*self._run[0](*inputs))
+
+    def _reverse(self, trace: Trace, k: Tensor, b_bar: Tensor, w2_bar: Tensor) -> Adjoint:
+        assert self._run is not None
+        return Adjoint(*self._run[1](*trace, k, b_bar, w2_bar, self.onehot[self.labelled]))
+
+    def _prepare(self, k: Tensor, z0: Tensor, w2: Tensor, onehot: Tensor) -> tuple[_Function, _Function]:
+        def forth(k: Tensor, z0: Tensor, w2: Tensor, onehot: Tensor) -> Trace:
+            return train(k, z0, w2, onehot, self.inner)
+
+        def back(*given: Tensor) -> Adjoint:
+            return reverse(Trace(*given[:4]), *given[4:], self.inner)
+
+        if self.device.type != "cuda":
+            return forth, back
+        trace = forth(k, z0, w2, onehot)
+        return captured(forth, k, z0, w2, onehot), captured(back, *trace, k, z0, w2, onehot)
+
+
+def _flat(h: Tensor) -> Tensor:
+    """(S, N, C) → (N, S C)"""
+    return h.transpose(0, 1).reshape(h.size(1), -1)

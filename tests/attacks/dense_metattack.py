@@ -1,0 +1,65 @@
+"""Metattack as its paper writes it: a dense graph, an unrolled training, and autograd through all of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from asgnn.attacks.inner import InnerTraining
+
+
+def dense(edge_index: Tensor, n: int) -> Tensor:
+    a = torch.zeros(n, n, dtype=torch.float64)
+    a[edge_index[0], edge_index[1]] = 1
+    return a
+
+
+def attack_loss(logits: Tensor, truth: Tensor, labelled: Tensor, share: float) -> Tensor:
+    others = torch.ones(truth.numel(), dtype=torch.bool)
+    others[labelled] = False
+    loss = share * F.cross_entropy(logits[labelled], truth[labelled])
+    if bool(others.any()):
+        loss = loss + (1 - share) * F.cross_entropy(logits[others], truth[others])
+    return loss
+
+
+def meta_gradient(
+    a: Tensor,
+    x: Tensor,
+    truth: Tensor,
+    labelled: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    *,
+    share: float,
+    inner: InnerTraining,
+    exact: bool = True,
+) -> Tensor:
+    """(N, N) derivative in both entries of each pair; ``truth``: labels where known, pseudo-labels elsewhere."""
+    if w1.dim() == 3:  # the mean over starts
+        each = [
+            meta_gradient(a, x, truth, labelled, one, two, share=share, inner=inner, exact=exact)
+            for one, two in zip(w1, w2, strict=True)
+        ]
+        return torch.stack(each).mean(0)
+    a = a.clone().requires_grad_()
+    with_loops = a + torch.eye(a.size(0), dtype=a.dtype)
+    root = with_loops.sum(1).rsqrt()
+    hat = root.unsqueeze(1) * with_loops * root
+    p = hat @ hat @ x
+    weights = [w1.clone().requires_grad_(), w2.clone().requires_grad_()]
+    velocities = [torch.zeros_like(w) for w in weights]
+    total = torch.zeros_like(a)
+    for _ in range(inner.steps):
+        loss = F.cross_entropy((p @ weights[0] @ weights[1])[labelled], truth[labelled])
+        gradients = torch.autograd.grad(loss, weights, create_graph=True)
+        velocities = [inner.momentum * v + g for v, g in zip(velocities, gradients, strict=True)]
+        weights = [w - inner.lr * v for w, v in zip(weights, velocities, strict=True)]
+        if not exact:
+            fixed = [w.detach() for w in weights]
+            now = attack_loss(p @ fixed[0] @ fixed[1], truth, labelled, share)
+            total = total + torch.autograd.grad(now, a, retain_graph=True)[0]
+    if exact:
+        (total,) = torch.autograd.grad(attack_loss(p @ weights[0] @ weights[1], truth, labelled, share), a)
+    return total + total.t()

@@ -1,0 +1,202 @@
+"""Metattack: its meta-gradient against autograd through a dense unrolled training, its choices against brute force."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from asgnn.attacks import dice as random_flips, metattack
+from asgnn.attacks.degrees import DegreeTest
+from asgnn.attacks.inner import InnerTraining, train
+from asgnn.attacks.meta_gradient import MetaGradient
+from asgnn.errors import ConfigError, GraphError
+from tests.attacks.dense_metattack import attack_loss, dense, meta_gradient
+from tests.awkward import AWKWARD
+
+QUICK = InnerTraining(steps=12, hidden=3)
+INNER = {
+    "quick": QUICK,
+    "no step": InnerTraining(steps=0, hidden=3),
+    "one step": InnerTraining(steps=1, hidden=2),
+    "no momentum": InnerTraining(steps=8, momentum=0.0, hidden=5),
+    "three starts": InnerTraining(steps=5, hidden=2, starts=3),
+    "published": InnerTraining(),
+}
+
+
+def problem(name: str, features: int = 9, classes: int = 3) -> tuple[Data, Tensor, Tensor]:
+    """A graph, its labelled nodes, and labels where known with pseudo-labels elsewhere."""
+    n, edge_index = AWKWARD[name]
+    rng = torch.Generator().manual_seed(n)
+    x = (torch.rand(n, features, generator=rng) < 0.4).double()
+    y = torch.randint(classes, (n,), generator=rng)
+    pseudo = torch.randint(classes, (n,), generator=rng)
+    pseudo[-1] = classes - 1
+    labelled = torch.randperm(n, generator=rng)[: max(1, n // 3)].sort().values
+    pseudo[labelled] = y[labelled]
+    return Data(x=x, y=y, edge_index=edge_index), labelled, pseudo
+
+
+def off_diagonal(matrix: Tensor) -> Tensor:
+    return matrix[~torch.eye(matrix.size(0), dtype=torch.bool)]
+
+
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER.keys())
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("name", [name for name in AWKWARD if name != "one node"])
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "first order"])
+def test_meta_gradient_is_that_of_autograd(name: str, share: float, inner: InnerTraining, exact: bool) -> None:
+    data, labelled, pseudo = problem(name)
+    if exact is False and inner.steps == 0:
+        pytest.skip("without a step there is nothing to sum")
+    ours = MetaGradient(data, labelled, pseudo, share, inner, dtype=torch.float64)
+    w1, w2 = ours.start(torch.Generator().manual_seed(1))
+    a = dense(data.edge_index, int(data.num_nodes))
+    settings: dict[str, Any] = {"share": share, "inner": inner, "exact": exact}
+    expected = meta_gradient(a, data.x, pseudo, labelled, w1, w2, **settings)
+    found = ours.gradient(w1, w2, exact=exact)
+    torch.testing.assert_close(
+        off_diagonal(found), off_diagonal(expected), rtol=1e-8, atol=1e-8 * float(expected.abs().max())
+    )
+    torch.testing.assert_close(found, found.t(), rtol=1e-10, atol=1e-12)
+
+
+def test_kept_products_follow_the_flips() -> None:
+    """After flips, additions and removals at the same nodes among them, all is as if made from the flipped graph."""
+    data, labelled, pseudo = problem("random 33")
+    graph = MetaGradient(data, labelled, pseudo, 0.0, QUICK, dtype=torch.float64)
+    a = dense(data.edge_index, 33)
+    pairs = [(0, 1), (0, 2), (1, 2), (0, 1), (5, 32), (31, 32), (4, 20)]
+    pairs += [tuple(edge) for edge in data.edge_index.t().tolist()[:6:2]]
+    w1, w2 = graph.start(torch.Generator().manual_seed(2))
+    for u, v in pairs:
+        graph.flip(u, v)
+        a[u, v] = a[v, u] = 1 - a[u, v]
+    torch.testing.assert_close(graph.degree, a.sum(1).long())
+    expected = meta_gradient(a, data.x, pseudo, labelled, w1, w2, share=0.0, inner=QUICK)
+    torch.testing.assert_close(off_diagonal(graph.gradient(w1, w2)), off_diagonal(expected), rtol=1e-8, atol=1e-10)
+    assert torch.equal(torch.stack(graph.entries()), a.nonzero().t())
+
+
+def greedy(data: Data, labelled: Tensor, pseudo: Tensor, starts: list[tuple[Tensor, Tensor]], **rules: Any) -> Tensor:
+    """The attack by brute force on the dense gradient."""
+    a = dense(data.edge_index, int(data.num_nodes))
+    clean, flips = a.sum(1).long(), []
+    for w1, w2 in starts:
+        score = meta_gradient(a, data.x, pseudo, labelled, w1, w2, share=0.0, inner=QUICK) * (1 - 2 * a)
+        best, value = None, float("-inf")
+        for u in range(a.size(0)):
+            for v in range(u + 1, a.size(0)):
+                there = bool(a[u, v])
+                degree = a.sum(1).long()
+                if (u, v) in flips or not rules.get("remove" if there else "add", True):
+                    continue
+                if there and not rules.get("allow_isolated", False) and min(degree[u], degree[v]) == 1:
+                    continue
+                after = degree.clone()
+                after[[u, v]] += -1 if there else 1
+                if rules.get("degree_test") and DegreeTest(clean).statistic(after) >= 0.004:
+                    continue
+                if float(score[u, v]) > value:
+                    best, value = (u, v), float(score[u, v])
+        assert best is not None
+        flips.append(best)
+        u, v = best
+        a[u, v] = a[v, u] = 1 - a[u, v]
+    return torch.tensor(flips).t()
+
+
+@pytest.mark.parametrize(
+    "rules", [{}, {"add": False}, {"remove": False}, {"allow_isolated": True}, {"degree_test": True}], ids=str
+)
+@pytest.mark.parametrize("name", ["random 33", "star", "isolated node"])
+def test_choices_are_those_of_brute_force(name: str, rules: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    data, labelled, pseudo = problem(name)
+    budget = 4 if name == "random 33" else 1
+    if name == "star" and rules == {"add": False}:
+        pytest.skip("every removal would leave a leaf alone")
+    if name == "isolated node" and rules in ({"add": False}, {"degree_test": True}):
+        pytest.skip("no flip is allowed")
+    starts = []
+    take = MetaGradient.start
+
+    def watched(self: MetaGradient, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        starts.append(take(self, rng))
+        return starts[-1]
+
+    monkeypatch.setattr(MetaGradient, "start", watched)
+    monkeypatch.setattr(import_module("asgnn.attacks.metattack"), "pseudo_labels", lambda *_: pseudo)
+    found = metattack(
+        data, budget, labelled, torch.Generator().manual_seed(0), inner=QUICK, dtype=torch.float64, **rules
+    )
+    assert len(starts) == budget
+    assert torch.equal(found.flips, greedy(data, labelled, pseudo, starts, **rules))
+
+
+def loss_after(data: Data, labelled: Tensor, truth: Tensor, share: float) -> float:
+    """The attacker's loss after a training on the graph, mean of five starts."""
+    a = dense(data.edge_index, int(data.num_nodes)) + torch.eye(int(data.num_nodes), dtype=torch.float64)
+    root = a.sum(1).rsqrt()
+    hat = root.unsqueeze(1) * a * root
+    p = hat @ hat @ data.x
+    total = 0.0
+    for seed in range(5):
+        w1, w2 = MetaGradient(data, labelled, truth, share, QUICK, dtype=torch.float64).start(
+            torch.Generator().manual_seed(seed)
+        )
+        onehot = F.one_hot(truth, 3)[labelled].double()
+        trace = train(p[labelled] @ p[labelled].t(), p[labelled] @ w1, w2, onehot, QUICK)
+        logits = (p @ w1 + p @ p[labelled].t() @ trace.b[-1]) @ trace.w2[-1]
+        total += float(attack_loss(logits[0], truth, labelled, share)) / 5
+    return total
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "first order"])
+@pytest.mark.parametrize(("variant", "share"), [("self", 0.0), ("train", 1.0), ("both", 0.5)])
+def test_the_loss_of_the_variant_rises(
+    variant: Any, share: float, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, labelled, pseudo = problem("random 33")
+    monkeypatch.setattr(import_module("asgnn.attacks.metattack"), "pseudo_labels", lambda *_: pseudo)
+    rng = torch.Generator().manual_seed(0)
+    found = metattack(data, 8, labelled, rng, variant=variant, exact=exact, inner=QUICK)
+    after = loss_after(found.apply(data), labelled, pseudo, share)
+    by_chance = [
+        loss_after(random_flips(data, 8, torch.Generator().manual_seed(s)).apply(data), labelled, pseudo, share)
+        for s in range(10)
+    ]
+    assert after > max(loss_after(data, labelled, pseudo, share), *by_chance)
+
+
+def test_first_flips_are_the_smaller_attack() -> None:
+    data, labelled, _ = problem("random 33")
+    small, large = (metattack(data, k, labelled, torch.Generator().manual_seed(3), inner=QUICK) for k in (3, 7))
+    assert torch.equal(small.flips, large.first(3).flips)
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "variant": ({"variant": "other"}, ConfigError, "variant must be self, train or both; it is 'other'"),
+    "nothing allowed": ({"add": False, "remove": False}, ConfigError, "neither add nor remove"),
+    "all labelled": ({"labelled": torch.arange(33)}, ConfigError, "no other node to attack"),
+    "too many": ({"budget": 530}, GraphError, "found 528 flips.*the budget asks for 530"),
+}
+
+
+@pytest.mark.parametrize(("change", "kind", "words"), BAD.values(), ids=BAD.keys())
+def test_what_cannot_be_done_gets_a_sentence(change: dict[str, Any], kind: type[Exception], words: str) -> None:
+    data, labelled, _ = problem("random 33")
+    given = {
+        "budget": 2,
+        "labelled": labelled,
+        "rng": torch.Generator(),
+        "inner": QUICK,
+        "allow_isolated": True,
+    } | change
+    with pytest.raises(kind, match=words):
+        metattack(data, **given)
