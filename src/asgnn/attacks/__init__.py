@@ -1,5 +1,6 @@
 """The attacks: each takes a graph, a budget and a generator and returns the flips it would make."""
 
 from asgnn.attacks.dice import dice
+from asgnn.attacks.nettack import nettack, nettack_targets
 
-__all__ = ["dice"]
+__all__ = ["dice", "nettack", "nettack_targets"]
