@@ -18,7 +18,7 @@ from asgnn.attacks import nettack, nettack_targets
 from asgnn.attacks.checkpoint import FileCheckpoint, State
 from asgnn.attacks.degrees import DegreeTest
 from asgnn.attacks.linear import fit_linear, linear_logits
-from asgnn.attacks.nettack import Around, Surrogate, cooccurring
+from asgnn.attacks.nettack import EPOCHS, Around, Surrogate, cooccurring
 from asgnn.errors import AsgnnError, ConfigError, GraphError
 from asgnn.graphs import (
     POISONED,
@@ -228,7 +228,7 @@ def test_greedy_choice_is_the_best_of_all_single_flips(kind: str, direct: bool, 
     left: list[Move] = [("edge", u, v) for u, v in found.flips.t().tolist()]
     left += [] if found.feature_flips is None else [("feature", i, f) for i, f in found.feature_flips.t().tolist()]
     assert len(left) == 4
-    weight = fit_linear(data, train, generator())
+    weight = fit_linear(data, train, generator(), epochs=EPOCHS)
 
     def table(now: Data, before: Data, places: list[int], target: int, done: list[Move]) -> dict[Move, float]:
         scores = {}
@@ -311,7 +311,7 @@ def test_flips_are_within_the_rules_and_do_harm(cora: Data, direct: bool, featur
     after = found.apply(cora)
     degree = torch.bincount(after.edge_index[0], minlength=2485)
     assert int(degree.min()) >= 1
-    weight = fit_linear(cora, TRAIN, generator())
+    weight = fit_linear(cora, TRAIN, generator(), epochs=EPOCHS)
     old, new = linear_logits(cora, weight), linear_logits(after, weight)
     for target in TARGETS.tolist():
         label = int(cora.y[target])

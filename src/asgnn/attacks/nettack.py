@@ -25,6 +25,9 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 EDGE, FEATURE = 0, 1
+# After 200 epochs the surrogate fits the labels of train so closely that the flips carry over less to other models.
+# Chosen of 10, 20, 50, 100 and 200 by the harm to GCN on validation nodes of Cora and Citeseer.
+EPOCHS = 50
 
 
 def nettack(
@@ -50,10 +53,10 @@ def nettack(
     and the true classes of the targets, and no model. Edges, binary features or both may be changed, at the targets
     themselves (``direct``) or only at some of their neighbours.
 
-    The surrogate has the logits :math:`\hat A^2 X W` (:func:`~asgnn.attacks.linear.fit_linear`, trained once on the
-    clean graph). Each flip is, of all allowed ones, the one after which the target's margin is lowest: the logit of
-    its class less the highest other. Margins are exact for every candidate. The targets are attacked in the given order
-    into one graph, and no pair is flipped twice, so that no target's flip undoes another's.
+    The surrogate has the logits :math:`\hat A^2 X W` (:func:`~asgnn.attacks.linear.fit_linear`) and is trained once, on
+    the clean graph and for 50 epochs. Each flip is, of all allowed ones, the one after which the target's margin is
+    lowest: the logit of its class less the highest other. Margins are exact for every candidate. The targets are
+    attacked in the given order into one graph, and no pair is flipped twice, so that no target's flip undoes another's.
 
     Not in the paper, which attacks one node: the degree test compares with the graph as it was before the target's own
     flips, since one threshold for all targets together would stop the attack after a few of them. The influencers are
@@ -90,7 +93,7 @@ def nettack(
         raise GraphError("Only features that are 0 or 1 can be flipped, and x has others; set features=False.")
 
     state = None if checkpoint is None else checkpoint.load()
-    weight = fit_linear(data, train, rng) if state is None else state["weight"]
+    weight = fit_linear(data, train, rng, epochs=EPOCHS) if state is None else state["weight"]
     graph = Surrogate(data, edges, weight)
     rules = _Rules(graph, cooccurrence=features and cooccurrence, allow_isolated=allow_isolated)
     made: list[tuple[int, int, int]] = []
