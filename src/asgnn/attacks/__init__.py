@@ -2,5 +2,6 @@
 
 from asgnn.attacks.dice import dice
 from asgnn.attacks.metattack import metattack
+from asgnn.attacks.nettack import nettack, nettack_targets
 
-__all__ = ["dice", "metattack"]
+__all__ = ["dice", "metattack", "nettack", "nettack_targets"]

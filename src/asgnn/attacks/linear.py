@@ -1,0 +1,85 @@
+"""The linear surrogate Â²XW: a two-layer GCN without its non-linearity, as attackers train it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.nn import functional as nn
+from torch_geometric.data import Data
+
+from asgnn.attacks.rules import check_labelled
+
+
+def fit_linear(
+    data: Data,
+    train: Tensor,
+    rng: torch.Generator,
+    *,
+    hidden: int = 16,
+    lr: float = 0.01,
+    weight_decay: float = 5e-4,
+    epochs: int = 200,
+) -> Tensor:
+    """The weight W (F, C) = W₁W₂ of the surrogate softmax(Â²XW), float32 on the CPU.
+
+    Trained by Adam on the cross entropy of the labels of ``train``, without bias, dropout or early stopping. Â²X does
+    not change, so only its rows at ``train`` are formed.
+
+    Time O(epochs · |train| · F · hidden), memory O(|train| · F).
+
+    Args:
+        data: the graph, with labels; of these only those of ``train`` are read, and the number of classes.
+        train: the nodes whose labels are known, as numbers or a mask.
+        rng: a CPU generator, from which the first weights are drawn.
+        hidden: columns of W₁.
+        lr: the step of Adam.
+        weight_decay: the factor on the weights in the gradient.
+        epochs: steps of Adam.
+    """
+    train = check_labelled(train, data)
+    y = data.y.cpu()
+    classes = int(y.max()) + 1
+    adj = normalised(data)
+    rows = adj[train.numpy()] @ adj @ features(data)
+    inputs = torch.from_numpy(rows.toarray()).float()
+    first = _glorot(inputs.size(1), hidden, rng).requires_grad_()
+    second = _glorot(hidden, classes, rng).requires_grad_()
+    adam = torch.optim.Adam([first, second], lr=lr, weight_decay=weight_decay)
+    for _ in range(epochs):
+        adam.zero_grad()
+        nn.cross_entropy(inputs @ first @ second, y[train]).backward()
+        adam.step()
+    with torch.no_grad():
+        return first @ second
+
+
+def linear_logits(data: Data, weight: Tensor) -> Tensor:
+    """Â²XW (N, C), float64 on the CPU. Time O(nnz(X) C + E C)."""
+    adj = normalised(data)
+    return torch.from_numpy(adj @ (adj @ (features(data) @ weight.double().cpu().numpy())))
+
+
+def normalised(data: Data) -> sp.csr_array:
+    """Â = D^-1/2 (A + I) D^-1/2, float64."""
+    n = int(data.num_nodes)
+    row, col = data.edge_index.cpu().numpy()
+    loops = np.arange(n)
+    row, col = np.concatenate([row, loops]), np.concatenate([col, loops])
+    root = np.bincount(row, minlength=n) ** -0.5
+    return sp.csr_array((root[row] * root[col], (row, col)), shape=(n, n))
+
+
+def features(data: Data) -> sp.csr_array:
+    """X, float64; what is zero is not stored."""
+    x = data.x.detach().cpu()
+    row, col = x.nonzero(as_tuple=True)
+    return sp.csr_array((x[row, col].double().numpy(), (row.numpy(), col.numpy())), shape=tuple(x.shape))
+
+
+def _glorot(rows: int, columns: int, rng: torch.Generator) -> Tensor:
+    bound = math.sqrt(6 / (rows + columns))
+    return (2 * torch.rand(rows, columns, generator=rng) - 1) * bound
