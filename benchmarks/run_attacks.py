@@ -74,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = cora()
     split, whose = choose_split(data)
     record = machine(Setting(torch.device("cpu"), False)) | {"peer": PEER, "split": whose}
+    # The sides run for minutes, one after the other: other programs can change a ratio, so say whether there are any.
+    record["load"] = round(os.getloadavg()[0], 2)
     print(", ".join(f"{key} {value}" for key, value in record.items()))
     print(COLUMNS.format("attack", "side", "time", "ratio", "(range)", "memory", "ratio", "difference"), flush=True)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
