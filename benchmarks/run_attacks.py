@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     data = cora()
     split, whose = choose_split(data)
-    record = machine(Setting(torch.device("cpu"), False)) | {"peer": PEER, "split": whose}
+    record = machine(Setting(torch.device("cpu"), False)) | {"peer": PEER, "split": whose, "wait_policy": wait_policy()}
     # The sides run for minutes, one after the other: other programs can change a ratio, so say whether there are any.
     record["load"] = round(os.getloadavg()[0], 2)
     print(", ".join(f"{key} {value}" for key, value in record.items()))
@@ -241,12 +241,17 @@ def measure(
 
 
 def answer(command: list[str], side: str) -> dict[str, Any]:
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": wait_policy()})
     if done.returncode:
         said = (done.stderr.strip() or "nothing").splitlines()[-1]
         raise CannotMeasure(f"The process of {side} ended with {done.returncode} and said: {said.rstrip('.')}.")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def wait_policy() -> str:
+    """For both sides; threads that wait in busy loops lose much time where other programs use the processor."""
+    return os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def rules(side: str, flips: list[list[int]], data: Data, budget: int, targets: Tensor | None) -> Check:
