@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test lint docs bench clean
+.PHONY: setup demo test lint docs bench bench-attacks clean
 
 setup: $(READY)
 
@@ -32,5 +32,9 @@ docs: setup
 bench: setup
 	$(BIN)/python benchmarks/run.py
 
+# Makes an environment of its own for DeepRobust, .venv-peers.
+bench-attacks: setup
+	$(BIN)/python benchmarks/run_attacks.py
+
 clean:
-	rm -rf $(VENV) runs site dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-peers runs site dist .mypy_cache .ruff_cache .pytest_cache

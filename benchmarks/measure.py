@@ -151,13 +151,13 @@ def peak_memory(run: Run, device: torch.device) -> int | None:
     gc.collect()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again; refused, it is that of the set-up too
-    resting = _resident("VmRSS")
+    resting = resident("VmRSS")
     run()
-    peak = _resident("VmHWM")
+    peak = resident("VmHWM")
     return None if resting is None or peak is None else max(0, peak - resting)
 
 
-def _resident(field: str) -> int | None:
+def resident(field: str) -> int | None:
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{field}:"):

@@ -144,7 +144,9 @@ def lines(result: dict[str, Any]) -> list[str]:
     """A result as rows of the table."""
     if not result["ok"]:
         why = result.get("error") or ", ".join(
-            f"{c['where']} differs by {c['error']:.1e}, allowed {c['tolerance']:.0e}" for c in result["checks"]
+            f"{c['where']} differs by {c['error']:.1e}, allowed {c['tolerance']:.0e}"
+            for c in result["checks"]
+            if not c["error"] <= c["tolerance"]  # NaN is wrong too
         )
         return [f"{result['name']:<15} FAILED: {why or 'nothing was compared'}"]
     worst = max(result["checks"], key=lambda c: c["error"])

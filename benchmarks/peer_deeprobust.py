@@ -1,0 +1,137 @@
+"""DeepRobust's Metattack or Nettack on a graph from a file, in the environment that run_attacks.py makes for it.
+
+    .venv-peers/bin/python benchmarks/peer_deeprobust.py metattack TASK.npz
+    .venv-peers/bin/python benchmarks/peer_deeprobust.py nettack TASK.npz
+
+Prints one JSON object as its last line. The attacks are DeepRobust's own code, unchanged; only the time of the attack
+is taken, after a first flip or target to warm up, and not the training of the surrogate before it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+
+def main(attack: str, path: str) -> None:
+    with np.load(path, allow_pickle=False) as archive:
+        task = dict(archive)
+    torch.manual_seed(0)
+    np.random.seed(0)  # DeepRobust draws from the global generators
+    began = time.perf_counter()
+    surrogate = fit_surrogate(task)
+    fitted = time.perf_counter()
+    seconds, flips = ATTACKS[attack](task, surrogate)
+    answer = {
+        "seconds": seconds,
+        "flips": flips,
+        "setup_seconds": fitted - began,
+        "peak_bytes": peak(),
+        "threads": torch.get_num_threads(),
+        "versions": {name: importlib.metadata.version(name) for name in ("deeprobust", "torch", "numpy", "scipy")},
+    }
+    print(json.dumps(answer))
+
+
+def module(name: str) -> Any:
+    """``deeprobust.graph.name``, without running the ``__init__`` of the folder it is in.
+
+    Those import every attack and every defence, and with them packages that neither Metattack nor Nettack uses
+    (gensim, torch_geometric, torch_scatter, tensorboardX); the attacks ask their folder for ``BaseAttack`` alone.
+    """
+    folder, _, _ = name.rpartition(".")
+    full = f"deeprobust.graph.{folder}"
+    if full not in sys.modules:
+        spec = importlib.util.find_spec("deeprobust")
+        assert spec is not None
+        assert spec.submodule_search_locations is not None
+        root = Path(spec.submodule_search_locations[0], "graph")
+        for package, place in (("deeprobust.graph", root), (full, root / folder)):
+            if package not in sys.modules:
+                bare = ModuleType(package)
+                bare.__path__ = [str(place)]
+                sys.modules[package] = bare
+        if folder.endswith("attack"):
+            base = importlib.import_module(f"{full}.base_attack")
+            sys.modules[full].BaseAttack = base.BaseAttack  # type: ignore[attr-defined]
+    return importlib.import_module(f"deeprobust.graph.{name}")
+
+
+def matrix(task: Mapping[str, Any], name: str) -> sp.csr_matrix:
+    # csr_matrix and not csr_array: DeepRobust reads .A1 of sums over it
+    parts = (task[f"{name}_{part}"] for part in ("data", "indices", "indptr"))
+    return sp.csr_matrix(tuple(parts), shape=tuple(task[f"{name}_shape"]))
+
+
+def fit_surrogate(task: Mapping[str, Any]) -> Any:
+    """The linear GCN of the examples in DeepRobust's docstrings."""
+    features, labels = matrix(task, "features"), task["labels"]
+    surrogate = module("defense.gcn").GCN(
+        features.shape[1], 16, int(labels.max()) + 1, dropout=0, with_relu=False, with_bias=False, device="cpu"
+    )
+    surrogate.fit(features, matrix(task, "adjacency"), labels, task["train"], task["val"], patience=30)
+    return surrogate
+
+
+def metattack(task: Mapping[str, Any], surrogate: Any) -> tuple[list[float], list[list[int]]]:
+    """Meta-Self (``lambda_=0``) with the exact meta-gradient; the time of each flip after the first."""
+    attacks = module("global_attack.mettack")
+    features, adjacency = matrix(task, "features"), matrix(task, "adjacency")
+    clock: list[float] = []
+
+    def clocked(steps: Iterable[int], desc: str) -> Iterator[int]:
+        """In the place of tqdm, which is around the loop over the flips."""
+        for step in steps:
+            clock.append(time.perf_counter())
+            yield step
+        clock.append(time.perf_counter())
+
+    attacks.tqdm = clocked
+    model = attacks.Metattack(surrogate, features.shape[0], features.shape, device="cpu", lambda_=0)
+    unlabelled = np.union1d(task["val"], task["test"])
+    # Sparse features, as in its docstring: dense ones lead to the same flips in more time and memory.
+    model.attack(
+        features, adjacency, task["labels"], task["train"], unlabelled, int(task["budget"]), ll_constraint=False
+    )
+    changed = np.triu(model.modified_adj.numpy() != adjacency.toarray(), 1)
+    return np.diff(clock)[1:].tolist(), np.argwhere(changed).tolist()
+
+
+def nettack(task: Mapping[str, Any], surrogate: Any) -> tuple[list[float], list[list[int]]]:
+    """Direct structure flips for one target after another, each on the graph as it then is; times after the first."""
+    attacks = module("targeted_attack.nettack")
+    features, clean, labels = matrix(task, "features"), matrix(task, "adjacency"), task["labels"]
+    adjacency, seconds = clean, []
+    for target in task["targets"].tolist():
+        model = attacks.Nettack(surrogate, features.shape[0], device="cpu")
+        began = time.perf_counter()
+        model.attack(features, adjacency, labels, target, int(task["per_target"]), verbose=False)
+        seconds.append(time.perf_counter() - began)
+        adjacency = model.modified_adj.tocsr()
+    changed = np.triu(adjacency.toarray() != clean.toarray(), 1)
+    return seconds[1:], np.argwhere(changed).tolist()
+
+
+def peak() -> int | None:
+    """The largest size of this process; not ru_maxrss, which starts, in a child, at the size of its parent."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+ATTACKS = {"metattack": metattack, "nettack": nettack}
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

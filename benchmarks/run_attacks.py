@@ -1,0 +1,341 @@
+"""Metattack and Nettack beside DeepRobust's, on Cora, on the CPU: seconds a flip or a target, and peak memory.
+
+    python benchmarks/run_attacks.py
+    python benchmarks/run_attacks.py --only nettack --targets 10 -o runs/nettack.json
+
+DeepRobust is no dependency: the first run makes an environment for it, .venv-peers. Each side of each attack runs in a
+process of its own, one after the other, on the same graph, split and targets, with the same number of threads.
+
+First the flips are checked. Both sides must hold to the budget and leave no node alone, and after our Nettack the
+targets' margins on a linear GCN that neither side has seen must have fallen at least nearly as far as after theirs.
+Where a check fails the attack is FAILED, no time is given, and the exit code is 1. Whether two runs of Metattack choose
+the same flips is not asked: they start from other random weights.
+
+Times are of the attack after a first flip or target, so without the training of the surrogate and without compilation.
+Memory is the largest size of the whole process. A ratio is to ours: 3.0 is three times as long, or as much memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from cases import Setting, cora
+from measure import Check, resident
+from run import COLUMNS, lines, machine
+from torch import Tensor
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from asgnn import attacks
+from asgnn.errors import DataUnavailable, GraphError
+from asgnn.graphs import Perturbation, Split, published_split, random_split, to_scipy
+from asgnn.graphs.adjacency import Adjacency
+
+HERE = Path(__file__).parent
+ENVIRONMENT = HERE.parent / ".venv-peers"
+PEER = "deeprobust==0.2.11"
+UNITS = {"metattack": "flip", "nettack": "target"}
+PER_TARGET, DEGREE = 5, 10
+"""Nettack: flips for each target, and the degree that a target must exceed."""
+LESS = 0.1
+"""By how much less than DeepRobust's our Nettack may lower the margins: each side attacks a surrogate of its own."""
+
+
+class CannotMeasure(Exception):
+    """A sentence that says why there is nothing to compare."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parse(argv)
+    if arguments.ours is not None:
+        attack, path = arguments.ours
+        print(json.dumps(run_ours(attack, read(Path(path)))))
+        return 0
+    try:
+        python = arguments.peer or build(ENVIRONMENT)
+    except CannotMeasure as error:
+        print(f"{error} Nothing was measured.", file=sys.stderr)
+        return 1
+    data = cora()
+    split, whose = choose_split(data)
+    record = machine(Setting(torch.device("cpu"), False)) | {"peer": PEER, "split": whose, "wait_policy": wait_policy()}
+    # The sides run for minutes, one after the other: other programs can change a ratio, so say whether there are any.
+    record["load"] = round(os.getloadavg()[0], 2)
+    print(", ".join(f"{key} {value}" for key, value in record.items()))
+    print(COLUMNS.format("attack", "side", "time", "ratio", "(range)", "memory", "ratio", "difference"), flush=True)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "task.npz")
+        targets = choose_targets(data, split, 1 + arguments.targets)
+        write(path, data, split, 1 + arguments.flips, targets)
+        for attack in arguments.only or UNITS:
+            results.append(measure(attack, path, python, data, split, arguments))
+            print("\n".join(lines(results[-1])), flush=True)
+            if margins := results[-1].get("margins"):
+                print("    margin: " + ", ".join(f"{side} {value:.2f}" for side, value in margins.items()))
+            # after each attack, so that what was measured is kept if the program is stopped
+            arguments.output.write_text(json.dumps({**record, "cases": results}, indent=1) + "\n")
+    failed = [result["name"] for result in results if not result["ok"]]
+    if failed:
+        print(f"FAILED: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=list(UNITS), action="append", metavar="NAME", help=" or ".join(UNITS))
+    parser.add_argument("--flips", type=positive, default=2, help="of Metattack, timed after a first one")
+    parser.add_argument("--targets", type=positive, default=4, help="of Nettack, timed after a first one")
+    parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench-attacks.json"), metavar="FILE")
+    parser.add_argument("--peer", type=Path, metavar="PYTHON", help="an interpreter that has DeepRobust already")
+    # What the program calls itself with: run our side of an attack and print what came of it.
+    parser.add_argument("--ours", nargs=2, metavar=("NAME", "TASK"), help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, and is {number}")
+    return number
+
+
+def build(folder: Path) -> Path:
+    """The interpreter of DeepRobust's environment, which is made where it is not there or has other versions."""
+    pins, ready, python = HERE / "peers.txt", folder / ".ready", folder / "bin" / "python"
+    wanted = f"{PEER}\n{pins.read_text()}"
+    if ready.exists() and ready.read_text() == wanted:
+        return python
+    print(f"making {folder.name} for {PEER}", file=sys.stderr)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", str(folder)],
+        [*pip, "-r", str(pins)],
+        # It asks for packages of which the two attacks use none, torchvision and gensim among them.
+        [*pip, "--no-deps", PEER],
+    ):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True)
+        except OSError as cause:
+            raise CannotMeasure(f"{folder.name}, the environment for {PEER}, could not be made: {cause}.") from cause
+        if done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
+            raise CannotMeasure(f"{folder.name}, the environment for {PEER}, could not be made: {said.rstrip('.')}.")
+    ready.write_text(wanted)
+    return python
+
+
+def choose_split(data: Data) -> tuple[Split, str]:
+    try:
+        return published_split("cora"), "published"
+    except DataUnavailable:
+        return random_split(data, 0), "random, trial 0"
+
+
+def choose_targets(data: Data, split: Split, count: int) -> Tensor:
+    degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)
+    return split.test[degree[split.test] > DEGREE][:count]
+
+
+def write(path: Path, data: Data, split: Split, budget: int, targets: Tensor) -> None:
+    """The task as both sides read it: plain arrays, no pickled objects."""
+    arrays: dict[str, Any] = {}
+    for name, matrix in (("adjacency", to_scipy(data)), ("features", sp.csr_array(data.x.numpy()))):
+        parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": matrix.shape}
+        arrays |= {f"{name}_{part}": np.asarray(value) for part, value in parts.items()}
+    sets = {"train": split.train, "val": split.val, "test": split.test, "targets": targets, "labels": data.y}
+    arrays |= {name: value.numpy() for name, value in sets.items()}
+    np.savez(path, allow_pickle=False, **arrays, budget=np.array(budget), per_target=np.array(PER_TARGET))
+
+
+def read(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive)
+
+
+def run_ours(attack: str, task: Mapping[str, Any]) -> dict[str, Any]:
+    """What peer_deeprobust.py prints, of our side."""
+    data, train, rng = cora(), torch.from_numpy(task["train"]), torch.Generator().manual_seed(0)
+    clock: dict[int, float] = {}
+    steps = 0
+
+    def tick(done: int, total: int) -> None:
+        nonlocal steps
+        steps = total
+        clock.setdefault(done, time.perf_counter())
+
+    attack_graph: Any = getattr(attacks, attack)
+    made: Perturbation
+    if attack == "metattack":
+        units = int(task["budget"])
+        made = attack_graph(data, units, train, rng, variant="self", exact=True, progress=tick)
+    else:
+        targets = torch.from_numpy(task["targets"])
+        units = targets.numel()
+        made = attack_graph(data, int(task["per_target"]), train, targets, rng, progress=tick)
+    return {
+        "seconds": laps(clock, steps, units),
+        "flips": made.flips.t().tolist(),
+        "peak_bytes": resident("VmHWM"),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def laps(clock: Mapping[int, float], steps: int, units: int) -> list[float]:
+    """Seconds of each unit after the first, from the times at which so many of ``steps`` steps were done."""
+    each, rest = divmod(steps, units)
+    ends = [unit * each for unit in range(1, units + 1)]
+    if rest or not each or any(end not in clock for end in ends):
+        raise CannotMeasure(f"Progress came after {sorted(clock)} of {steps} steps, not after each of {units} units.")
+    return [clock[end] - clock[start] for start, end in itertools.pairwise(ends)]
+
+
+def measure(
+    attack: str, path: Path, python: Path, data: Data, split: Split, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """One attack as it goes into the file: checks always, sides only where all checks hold."""
+    what = {
+        "metattack": f"Meta-Self with the exact meta-gradient on Cora, {arguments.flips} flips after a first one",
+        "nettack": f"Nettack on Cora, {PER_TARGET} direct flips for each of {arguments.targets} targets of degree over "
+        f"{DEGREE} after a first one",
+    }[attack]
+    result: dict[str, Any] = {"name": attack, "what": what, "unit": UNITS[attack], "ok": False, "checks": []}
+    try:
+        answers = {
+            "asgnn": answer([sys.executable, __file__, "--ours", attack, str(path)], "asgnn"),
+            "DeepRobust": answer(
+                [str(python), "-I", str(HERE / "peer_deeprobust.py"), attack, str(path)], "DeepRobust"
+            ),
+        }
+    except CannotMeasure as error:
+        return {**result, "sides": [], "error": str(error)}
+    task = read(path)
+    budget = int(task["budget"]) if attack == "metattack" else PER_TARGET * len(task["targets"])
+    targets = torch.from_numpy(task["targets"]) if attack == "nettack" else None
+    made = {side: answer["flips"] for side, answer in answers.items()}
+    checks = [rules(side, flips, data, budget, targets) for side, flips in made.items()]
+    threads = [answer["threads"] for answer in answers.values()]
+    checks.append(Check("number of threads", float(max(threads) - min(threads)), 0))
+    if targets is not None and all(check.ok for check in checks):
+        result["margins"] = margins = reached(made, data, split, targets)
+        checks.append(as_far(margins))
+    result["checks"] = [asdict(check) for check in checks]
+    ok = all(check.ok for check in checks)
+    return {**result, "ok": ok, "sides": sides(answers) if ok else []}
+
+
+def answer(command: list[str], side: str) -> dict[str, Any]:
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": wait_policy()})
+    if done.returncode:
+        said = (done.stderr.strip() or "nothing").splitlines()[-1]
+        raise CannotMeasure(f"The process of {side} ended with {done.returncode} and said: {said.rstrip('.')}.")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def wait_policy() -> str:
+    """For both sides; threads that wait in busy loops lose much time where other programs use the processor."""
+    return os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def rules(side: str, flips: list[list[int]], data: Data, budget: int, targets: Tensor | None) -> Check:
+    """How many times the flips break a rule: over budget, or none at all; a node left alone; no target touched."""
+    where = f"flips of {side} against the rules"
+    pairs = torch.tensor(flips, dtype=torch.int64).view(-1, 2).t()
+    try:
+        made = Perturbation(pairs, int(data.num_nodes))
+        made.check(data)
+    except GraphError:
+        return Check(where, torch.inf, 0)
+    after = torch.bincount(made.apply(data).edge_index[0], minlength=made.num_nodes)
+    broken = max(0, len(made) - budget) + int((after == 0).sum()) + int(len(made) == 0)
+    if side == "asgnn":  # ours promises to meet the budget; DeepRobust's may take a flip back
+        broken += max(0, budget - len(made))
+    if targets is not None:
+        broken += int((~torch.isin(pairs, targets).any(0)).sum())
+    return Check(where, float(broken), 0)
+
+
+def reached(made: Mapping[str, list[list[int]]], data: Data, split: Split, targets: Tensor) -> dict[str, float]:
+    """The targets' mean margin on the clean graph and after each side's flips, by one linear GCN of the clean graph."""
+    weight = linear_gcn(data, split)
+    graphs = {"clean": data}
+    for side, flips in made.items():
+        graphs[side] = Perturbation(torch.tensor(flips).t().contiguous(), int(data.num_nodes)).apply(data)
+    out = {}
+    for side, graph in graphs.items():
+        scores = twice_propagated(graph, data.x @ weight)[targets]
+        own = F.one_hot(data.y[targets], scores.size(1)).bool()
+        out[side] = float((scores[own] - scores.masked_fill(own, -torch.inf).amax(1)).mean())
+    return out
+
+
+def linear_gcn(data: Data, split: Split) -> Tensor:
+    """W of the scores Â² X W, fitted to the training nodes; a convex problem, so no random start is needed."""
+    smooth = twice_propagated(data, data.x)[split.train]
+    weight = torch.zeros(data.num_features, int(data.y.max()) + 1, requires_grad=True)
+    optimizer = torch.optim.Adam([weight], lr=0.01)
+    for _ in range(200):
+        optimizer.zero_grad()
+        F.cross_entropy(smooth @ weight, data.y[split.train]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return weight.detach()
+
+
+def twice_propagated(data: Data, x: Tensor) -> Tensor:
+    adj = Adjacency.of(data.edge_index, int(data.num_nodes))
+    weight = adj.sym_weight(x.dtype)
+    return adj.matmul(weight, adj.matmul(weight, x))
+
+
+def as_far(margins: Mapping[str, float]) -> Check:
+    """How much less far our margin fell than theirs, as a share of theirs."""
+    fell = {side: margins["clean"] - margins[side] for side in ("asgnn", "DeepRobust")}
+    less = max(0.0, 1 - fell["asgnn"] / fell["DeepRobust"]) if fell["DeepRobust"] > 0 else float(fell["asgnn"] <= 0)
+    return Check("fall of the margin", less, LESS)
+
+
+def sides(answers: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Medians, ours first; the range of a ratio is that of any time of one side to any of the other."""
+    first = next(iter(answers.values()))
+    ours, size = first["seconds"], first["peak_bytes"]
+    out = []
+    for side, answer in answers.items():
+        times, same = answer["seconds"], answer is first
+        ratio = statistics.median(times) / statistics.median(ours)
+        out.append(
+            {
+                "name": side,
+                "units": 1,
+                "seconds": statistics.median(times),
+                "ratio": ratio,
+                "ratio_low": ratio if same else min(times) / max(ours),
+                "ratio_high": ratio if same else max(times) / min(ours),
+                "rounds": len(times),
+                "peak_bytes": answer["peak_bytes"],
+                "peak_ratio": answer["peak_bytes"] / size if size and answer["peak_bytes"] else None,
+                "all_seconds": times,
+                "versions": answer.get("versions"),
+            }
+        )
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(main())
