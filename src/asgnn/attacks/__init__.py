@@ -1,5 +1,10 @@
 """The attacks: each takes a graph, a budget and a generator and returns the flips it would make."""
 
 from asgnn.attacks.dice import dice
+from asgnn.attacks.minmax import minmax
+from asgnn.attacks.pgd import pgd
+from asgnn.attacks.prbcd import grbcd, prbcd
+from asgnn.attacks.random_flips import random_flips
+from asgnn.attacks.surrogate import Surrogate, fit_surrogate
 
-__all__ = ["dice"]
+__all__ = ["Surrogate", "dice", "fit_surrogate", "grbcd", "minmax", "pgd", "prbcd", "random_flips"]
