@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.attacks import dice, fit_surrogate, grbcd, minmax, pgd, prbcd, random_flips
-from asgnn.attacks.checkpoint import State
+from asgnn.attacks.checkpoint import FileCheckpoint, State
 from asgnn.errors import AsgnnError, ConfigError, GraphError
 from asgnn.graphs import Perturbation
 from tests.awkward import AWKWARD
@@ -169,6 +170,26 @@ def test_stopped_and_resumed_gives_the_same_flips(attack: str, after: int) -> No
     )
     assert torch.equal(whole.flips, resumed.flips)
     assert steps == list(range(after + 1, 7))
+
+
+@pytest.mark.parametrize("attack", GRADIENT)
+def test_goes_on_from_a_file(attack: str, tmp_path: Path) -> None:
+    data, train = graph("random 33")
+    whole = GRADIENT[attack](data, 9, train, generator(5))
+
+    def stop(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    def kept() -> FileCheckpoint:
+        return FileCheckpoint(tmp_path / "attack.npz", {"attack": attack})
+
+    with pytest.raises(KeyboardInterrupt), kept() as checkpoint:
+        GRADIENT[attack](data, 9, train, generator(5), checkpoint=checkpoint, progress=stop)
+    with kept() as checkpoint:
+        resumed = GRADIENT[attack](data, 9, train, generator(99), checkpoint=checkpoint)
+        checkpoint.remove()
+    assert torch.equal(whole.flips, resumed.flips)
 
 
 @pytest.mark.parametrize("attack", GRADIENT)

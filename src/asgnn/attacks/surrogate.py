@@ -208,9 +208,7 @@ class _WeightedProduct(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, h: Tensor, edges: Edges) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(weight, h)
-        pointer, order = edges.by_row
-        shape = (edges.num_nodes, edges.num_nodes)
-        return csr_matmul(pointer, edges.col[order], weight[order], shape, h.contiguous())
+        return _product(edges.by_row, edges.col, weight, h)
 
     @staticmethod
     @once_differentiable
@@ -221,7 +219,12 @@ class _WeightedProduct(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_weight = (grad.index_select(0, edges.row) * h.index_select(0, edges.col)).sum(1)
         if ctx.needs_input_grad[1]:
-            pointer, order = edges.by_col
-            shape = (edges.num_nodes, edges.num_nodes)
-            of_h = csr_matmul(pointer, edges.row[order], weight[order], shape, grad.contiguous())
+            of_h = _product(edges.by_col, edges.row, weight, grad)
         return of_weight, of_h, None
+
+
+def _product(grouped: tuple[Tensor, Tensor], other: Tensor, weight: Tensor, h: Tensor) -> Tensor:
+    pointer, order = grouped
+    if order.numel() == 0:  # an empty sum over segments is no number on every device
+        return torch.zeros_like(h)
+    return csr_matmul(pointer, other[order], weight[order], (h.size(0), h.size(0)), h.contiguous())
