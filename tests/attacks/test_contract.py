@@ -254,7 +254,7 @@ def test_settings_outside_their_range() -> None:
         (pgd, {"samples": 0}, "samples is 0"),
         (minmax, {"inner_steps": -1}, "inner_steps and inner_lr"),
         (minmax, {"surrogate": lambda x, edge_index, edge_weight: x}, "must be a Surrogate"),
-        (prbcd, {"block_size": 2}, "room for the budget of 3 flips; block_size is 2"),
+        (prbcd, {"block_size": 5}, "at least twice the budget of 3 flips, or all pairs; block_size is 5"),
         (prbcd, {"fine_tune": -1}, "fine_tune must be 0 or more"),
         (grbcd, {"steps": 0}, "at least one step"),
     ):

@@ -209,7 +209,7 @@ def test_minmax_poisons() -> None:
             errors += float(wrong[18:].float().mean())
         return errors
 
-    flips = minmax(data, 20, train, generator(), steps=40).flips
+    flips = minmax(data, 20, train, generator(), steps=25).flips
     assert after(flips) > after(random_flips(data, 20, generator()).flips)
 
 

@@ -40,7 +40,7 @@ def minmax(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Perturbation:
-    r"""Min-max topology attack (Xu et al., IJCAI 2019, Alg. 2).
+    r"""Min-max topology attack (Xu et al., IJCAI 2019).
 
     Raises over the flips what training lowers over the weights, by turns: ``inner_steps`` of training on the relaxed
     graph with the labels of ``train``, then one step of :func:`~asgnn.attacks.pgd` against the model as it is now.
@@ -70,7 +70,7 @@ def minmax(
         "loss": loss,
         "samples": samples,
     }
-    check_schedule(steps, base_lr)
+    check_schedule(steps, base_lr, samples)
     if inner_steps < 0 or not inner_lr >= 0:
         raise ConfigError(f"inner_steps and inner_lr must be 0 or more; they are {inner_steps} and {inner_lr}.")
     if surrogate is not None and not isinstance(surrogate, Surrogate):
@@ -85,10 +85,10 @@ def minmax(
     start = flips.restore(state, rng)
     y = problem.labels[problem.train]
     for step in range(start, steps):
-        for _ in range(inner_steps):  # Alg. 2, line 3
+        for _ in range(inner_steps):  # the inner problem, over the weights
             logits, _, _ = flips.logits(learner.model)
             learner.step(F.cross_entropy(logits[problem.train], y))
-        flips.ascend(flips.gradient(learner.model), base_lr / math.sqrt(step + 1), budget)  # Alg. 2, lines 4–5
+        flips.ascend(flips.gradient(learner.model), base_lr / math.sqrt(step + 1), budget)
         if checkpoint is not None:
             checkpoint.save({"labels": problem.labels} | flips.state(step + 1, rng) | learner.state())
         if progress is not None:

@@ -44,7 +44,7 @@ def pgd(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Perturbation:
-    r"""PGD topology attack (Xu et al., IJCAI 2019, Alg. 1).
+    r"""PGD topology attack (Xu et al., IJCAI 2019).
 
     A flip of each pair is relaxed to s ∈ [0, 1]; the loss of a trained model on the graph
     :math:`A + C \circ S` (C: 1 where an edge can be added, −1 where one can be removed) is raised by
@@ -83,7 +83,7 @@ def pgd(
     Time O(steps · N² (H + C)).
     """
     meta = {"attack": "pgd", "steps": steps, "base_lr": base_lr, "loss": loss, "samples": samples}
-    check_schedule(steps, base_lr)
+    check_schedule(steps, base_lr, samples)
     state = checkpoint.load() if checkpoint is not None else None
     problem = pose(data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state)
     if budget == 0:
@@ -91,14 +91,12 @@ def pgd(
     flips = DenseFlips(problem)
     start = flips.restore(state, rng)
     for step in range(start, steps):
-        flips.ascend(flips.gradient(), base_lr / math.sqrt(step + 1), budget)  # Alg. 1, lines 3–4
+        flips.ascend(flips.gradient(), base_lr / math.sqrt(step + 1), budget)
         if checkpoint is not None:
             checkpoint.save(problem.state() | flips.state(step + 1, rng))
         if progress is not None:
             progress(step + 1, steps)
-    chosen = best_rounding(
-        problem, *flips.ranked(budget), budget, samples, rng, allow_isolated=allow_isolated
-    )  # Alg. 1, lines 6–11
+    chosen = best_rounding(problem, *flips.ranked(budget), budget, samples, rng, allow_isolated=allow_isolated)
     return finish(data, chosen, budget, allow_isolated=allow_isolated, meta=meta)
 
 

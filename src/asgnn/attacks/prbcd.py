@@ -59,7 +59,7 @@ def prbcd(
             as for :func:`~asgnn.attacks.pgd`.
         steps: in all.
         fine_tune: how many of them, at the end, keep the block.
-        block_size: pairs that have a value at a time, at least ``budget``; where the graph has no more, all pairs.
+        block_size: pairs that have a value at a time, at least twice the budget; all pairs where there are no more.
         base_lr: the first step of the best pair.
 
     Time O(steps · (E + block) (H + C)), memory O((E + block) (H + C)); never N².
@@ -73,12 +73,12 @@ def prbcd(
         "loss": loss,
         "samples": samples,
     }
-    check_schedule(steps, base_lr)
+    check_schedule(steps, base_lr, samples)
     if fine_tune < 0:
         raise ConfigError(f"fine_tune must be 0 or more; it is {fine_tune}.")
     state = checkpoint.load() if checkpoint is not None else None
     problem = pose(data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state)
-    _check_block(block_size, budget)
+    _check_block(block_size, budget, problem)
     if budget == 0:
         return finish(data, torch.empty(2, 0, dtype=torch.int64), 0, allow_isolated=allow_isolated, meta=meta)
     run = _Run.start(problem, block_size, rng) if state is None else _Run.restore(state, problem, rng)
@@ -136,7 +136,7 @@ def grbcd(
         data, budget, train, rng, nodes, surrogate, loss, allow_isolated, device, checkpoint, progress:
             as for :func:`~asgnn.attacks.pgd`.
         steps: at most; no more than ``budget`` are made.
-        block_size: pairs drawn for each step, at least ``budget``; where the graph has no more, all pairs.
+        block_size: pairs drawn for each step, at least twice the budget; all pairs where there are no more.
 
     Time O(steps · (E + block) (H + C)), memory O((E + block) (H + C)); never N².
     """
@@ -145,7 +145,7 @@ def grbcd(
         raise ConfigError(f"A greedy attack takes at least one step; steps is {steps}.")
     state = checkpoint.load() if checkpoint is not None else None
     problem = pose(data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state)
-    _check_block(block_size, budget)
+    _check_block(block_size, budget, problem)
     n, total = problem.num_nodes, min(steps, budget)
     made, start = torch.empty(2, 0, dtype=torch.int64), 0
     if state is not None:
@@ -153,14 +153,15 @@ def grbcd(
         rng.set_state(state["rng"])
     for step in range(start, total):
         edges = problem.flipped(made)
-        keys = draw_block(problem, block_size, rng)  # Alg. 2, line 4
+        keys = draw_block(problem, block_size, rng)  # Alg. 2, lines 3–4
         keys = keys[~contains(to_keys(made, n).to(keys.device), keys)]
-        gradient = block_gradient(problem, keys, torch.zeros(keys.numel(), device=keys.device), edges)
+        nothing = torch.zeros(keys.numel(), device=keys.device)
+        gradient = block_gradient(problem, keys, nothing, edges)  # Alg. 2, lines 7–8
         ranked = from_keys(keys[gradient.argsort(descending=True, stable=True)], n).cpu()
         # what an earlier step could not find is made up for here
         count = (step + 1) * budget // total - made.size(1)
         flips = first_allowed(ranked, count, edges.cpu(), n, allow_isolated=allow_isolated)
-        made = torch.cat([made, flips], dim=1)  # Alg. 2, lines 8–9
+        made = torch.cat([made, flips], dim=1)
         if checkpoint is not None:
             checkpoint.save(problem.state() | {"step": torch.tensor(step + 1), "made": made, "rng": rng.get_state()})
         if progress is not None:
@@ -168,9 +169,12 @@ def grbcd(
     return finish(data, made, budget, allow_isolated=allow_isolated, meta=meta)
 
 
-def _check_block(block_size: int, budget: int) -> None:
-    if block_size < max(1, budget):
-        raise ConfigError(f"The block must have room for the budget of {budget} flips; block_size is {block_size}.")
+def _check_block(block_size: int, budget: int, problem: Problem) -> None:
+    # a block is drawn with repeats, so one of just the budget's size would hold fewer pairs
+    if block_size < min(2 * budget, problem.pairs):
+        raise ConfigError(
+            f"A block must hold at least twice the budget of {budget} flips, or all pairs; block_size is {block_size}."
+        )
 
 
 def draw_block(problem: Problem, size: int, rng: torch.Generator) -> Tensor:

@@ -29,9 +29,9 @@ def _margin(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    # Geisler et al. 2021, Sect. 3: bounded, so that no budget goes to nodes that are lost already
+    # Geisler et al. 2021: bounded, so that no budget goes to nodes that are lost already
     "tanh_margin": lambda logits, labels: _margin(logits, labels).tanh(),
-    # Xu et al. 2019, Eq. (5), with κ = 0 and the sign turned: raised, not lowered
+    # the loss of Carlini and Wagner as in Xu et al. 2019, with κ = 0 and the sign turned: raised, not lowered
     "cw": lambda logits, labels: _margin(logits, labels).clamp(max=0),
     "ce": lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"),
 }

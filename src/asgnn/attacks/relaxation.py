@@ -12,11 +12,13 @@ from asgnn.attacks.rules import take
 from asgnn.errors import ConfigError
 
 
-def check_schedule(steps: int, base_lr: float) -> None:
+def check_schedule(steps: int, base_lr: float, samples: int) -> None:
     if steps < 0:
         raise ConfigError(f"An attack takes 0 steps or more; steps is {steps}.")
     if not 0 < base_lr < math.inf:
         raise ConfigError(f"base_lr must be above 0 and finite; it is {base_lr}.")
+    if samples < 1:
+        raise ConfigError(f"At least one set of flips must be tried; samples is {samples}.")
 
 
 def multiplier(values: Tensor, budget: float, guess: float = 0.0) -> float:
@@ -62,7 +64,7 @@ def best_rounding(
 ) -> Tensor:
     """``budget`` of the ``pairs`` (2, P): the best of some random draws by the loss on the flipped graph.
 
-    Each pair is drawn with probability ``values`` (Xu et al. 2019, Alg. 1, lines 6–11). Not in the paper: the first
+    Each pair is drawn with probability ``values`` (Xu et al. 2019, random sampling). Not in the paper: the first
     candidate is no draw but the highest values; a draw of more than the budget is cut from its low end instead of
     being drawn anew; one of fewer is filled up with the next best pairs.
 
@@ -77,8 +79,6 @@ def best_rounding(
 
     Time O(samples · (P + one forward pass)).
     """
-    if samples < 1:
-        raise ConfigError(f"At least one set of flips must be tried; samples is {samples}.")
     best, best_value = pairs[:, :0], -torch.inf
     drawn = torch.zeros(values.numel(), dtype=torch.bool)
     for sample in range(samples):
