@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from asgnn.attacks.draws import draw_absent
 from asgnn.attacks.rules import check_task, finish, take
 from asgnn.errors import GraphError
 from asgnn.graphs import Perturbation
-from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 
 
 def dice(data: Data, budget: int, rng: torch.Generator, *, allow_isolated: bool = False) -> Perturbation:
@@ -39,7 +39,7 @@ def dice(data: Data, budget: int, rng: torch.Generator, *, allow_isolated: bool 
 
 
 def _add_between(edges: Tensor, y: Tensor, count: int, rng: torch.Generator) -> Tensor:
-    """``count`` random pairs of different classes that are not yet joined, by rejection."""
+    """``count`` random pairs of different classes that are not yet joined."""
     n = y.numel()
     sizes = torch.bincount(y)
     possible = (n * n - int(sizes.square().sum())) // 2 - int((y[edges[0]] != y[edges[1]]).sum())
@@ -47,14 +47,4 @@ def _add_between(edges: Tensor, y: Tensor, count: int, rng: torch.Generator) -> 
         raise GraphError(
             f"The budget asks for {count} new edges between classes, and the graph has room for {possible}."
         )
-    present = to_keys(edges, n)
-    found = torch.empty(0, dtype=torch.int64)
-    while found.numel() < count:
-        pairs = torch.randint(n, (2, 2 * (count - found.numel()) + 64), generator=rng)
-        pairs = torch.stack([pairs.min(0).values, pairs.max(0).values])
-        keys = to_keys(pairs[:, y[pairs[0]] != y[pairs[1]]], n)
-        keys = unique_keys(keys[~contains(torch.cat([present, found]), keys)])
-        # in random order, so that a surplus is cut at random and not at the high end
-        keys = keys[torch.randperm(keys.numel(), generator=rng)]
-        found = torch.cat([found, keys[: count - found.numel()]])
-    return from_keys(found, n)
+    return draw_absent(n, count, edges, rng, lambda pairs: y[pairs[0]] != y[pairs[1]])

@@ -28,18 +28,23 @@ def check_task(data: Data, budget: int) -> Tensor:
 
 def check_labelled(train: Tensor, data: Data) -> Tensor:
     """The nodes whose labels the attacker knows, as sorted numbers on the CPU; takes numbers or a mask."""
+    return check_nodes(train, data, "labelled")
+
+
+def check_nodes(nodes: Tensor, data: Data, kind: str) -> Tensor:
+    """A set of nodes as sorted numbers on the CPU; takes numbers or a mask. ``kind`` names it in the sentences."""
     n = int(data.num_nodes or 0)
-    if isinstance(train, Tensor) and train.dtype == torch.bool and train.shape == (n,):
-        train = train.nonzero().squeeze(1)
-    if not isinstance(train, Tensor) or train.dtype != torch.int64 or train.dim() != 1:
-        raise ConfigError("The labelled nodes must be an int64 tensor of node numbers or a bool mask over the nodes.")
-    train = train.cpu().unique()
-    if train.numel() == 0:
-        raise ConfigError("An attack needs at least one labelled node, and none was given.")
-    if int(train[0]) < 0 or int(train[-1]) >= n:
-        wrong = int(train[0]) if int(train[0]) < 0 else int(train[-1])
-        raise GraphError(f"The labelled nodes name node {wrong}, but the nodes are numbered 0 to {n - 1}.")
-    return train
+    if isinstance(nodes, Tensor) and nodes.dtype == torch.bool and nodes.shape == (n,):
+        nodes = nodes.nonzero().squeeze(1)
+    if not isinstance(nodes, Tensor) or nodes.dtype != torch.int64 or nodes.dim() != 1:
+        raise ConfigError(f"The {kind} nodes must be an int64 tensor of node numbers or a bool mask over the nodes.")
+    nodes = nodes.cpu().unique()
+    if nodes.numel() == 0:
+        raise ConfigError(f"An attack needs at least one {kind} node, and none was given.")
+    if int(nodes[0]) < 0 or int(nodes[-1]) >= n:
+        wrong = int(nodes[0]) if int(nodes[0]) < 0 else int(nodes[-1])
+        raise GraphError(f"The {kind} nodes name node {wrong}, but the nodes are numbered 0 to {n - 1}.")
+    return nodes
 
 
 def degrees(edges: Tensor, num_nodes: int) -> Tensor:

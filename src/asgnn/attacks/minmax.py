@@ -1,0 +1,129 @@
+"""MinMax topology attack: PGD against a model that learns on while it is attacked."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from asgnn.attacks.checkpoint import Checkpoint, State
+from asgnn.attacks.pgd import DenseFlips
+from asgnn.attacks.problem import Loss, pose
+from asgnn.attacks.relaxation import best_rounding, check_schedule
+from asgnn.attacks.rules import finish
+from asgnn.attacks.surrogate import Surrogate
+from asgnn.errors import ConfigError
+from asgnn.graphs import Perturbation
+from asgnn.progress import Progress
+
+
+def minmax(
+    data: Data,
+    budget: int,
+    train: Tensor,
+    rng: torch.Generator,
+    *,
+    nodes: Tensor | None = None,
+    surrogate: Surrogate | None = None,
+    steps: int = 200,
+    base_lr: float = 0.3,
+    inner_steps: int = 1,
+    inner_lr: float = 0.01,
+    weight_decay: float = 5e-4,
+    loss: Loss = "tanh_margin",
+    samples: int = 20,
+    allow_isolated: bool = False,
+    device: torch.device | str | None = None,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> Perturbation:
+    r"""Min-max topology attack (Xu et al., IJCAI 2019).
+
+    Raises over the flips what training lowers over the weights, by turns: ``inner_steps`` of training on the relaxed
+    graph with the labels of ``train``, then one step of :func:`~asgnn.attacks.pgd` against the model as it is now.
+    The flips of the end are rounded as PGD's are, against the model of the end.
+
+    Threat model: global poisoning, grey box: the attacker knows the graph, the features and the labels of ``train``,
+    and that the victim will be trained on the flipped graph; where labels are not known, the predictions of the
+    surrogate on the clean graph are taken for them.
+
+    Args:
+        data, budget, train, rng, nodes, steps, base_lr, loss, samples, allow_isolated, device, checkpoint, progress:
+            as for :func:`~asgnn.attacks.pgd`.
+        surrogate: the model at the start; by default a GCN trained on the clean graph.
+        inner_steps: steps of training for each step of the flips.
+        inner_lr: of that training, by Adam.
+        weight_decay: of that training.
+
+    Memory as PGD; time O(steps · (1 + inner_steps) · N² (H + C)).
+    """
+    meta = {
+        "attack": "minmax",
+        "steps": steps,
+        "base_lr": base_lr,
+        "inner_steps": inner_steps,
+        "inner_lr": inner_lr,
+        "weight_decay": weight_decay,
+        "loss": loss,
+        "samples": samples,
+    }
+    check_schedule(steps, base_lr, samples)
+    if inner_steps < 0 or not inner_lr >= 0:
+        raise ConfigError(f"inner_steps and inner_lr must be 0 or more; they are {inner_steps} and {inner_lr}.")
+    if surrogate is not None and not isinstance(surrogate, Surrogate):
+        raise ConfigError("MinMax trains the surrogate on, so it must be a Surrogate, such as fit_surrogate returns.")
+    state = checkpoint.load() if checkpoint is not None else None
+    problem = pose(data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state)
+    if budget == 0:
+        return finish(data, torch.empty(2, 0, dtype=torch.int64), 0, allow_isolated=allow_isolated, meta=meta)
+    flips = DenseFlips(problem)
+    assert isinstance(problem.victim, Surrogate)
+    learner = _Learner(problem.victim, inner_lr, weight_decay, state)
+    start = flips.restore(state, rng)
+    y = problem.labels[problem.train]
+    for step in range(start, steps):
+        for _ in range(inner_steps):  # the inner problem, over the weights
+            logits, _, _ = flips.logits(learner.model)
+            learner.step(F.cross_entropy(logits[problem.train], y))
+        flips.ascend(flips.gradient(learner.model), base_lr / math.sqrt(step + 1), budget)
+        if checkpoint is not None:
+            checkpoint.save({"labels": problem.labels} | flips.state(step + 1, rng) | learner.state())
+        if progress is not None:
+            progress(step + 1, steps)
+    problem = problem.against(learner.model)
+    flips.problem = problem
+    chosen = best_rounding(problem, *flips.ranked(budget), budget, samples, rng, allow_isolated=allow_isolated)
+    return finish(data, chosen, budget, allow_isolated=allow_isolated, meta=meta)
+
+
+class _Learner:
+    """The surrogate in training, with Adam's memory in a form that a checkpoint can hold."""
+
+    def __init__(self, start: Surrogate, lr: float, weight_decay: float, state: State | None) -> None:
+        weights = {name: value.detach().clone() for name, value in start.weights.items()}
+        if state is not None:
+            weights = {name: state[name].to(value.device, copy=True) for name, value in weights.items()}
+        self.model = Surrogate(**{name: value.requires_grad_() for name, value in weights.items()})
+        self.optimizer = torch.optim.Adam(list(self.model.weights.values()), lr=lr, weight_decay=weight_decay)
+        if state is not None:
+            memory = self.optimizer.state_dict()
+            for number, name in enumerate(weights):
+                prefix = f"adam.{name}."
+                found = {key.removeprefix(prefix): state[key].clone() for key in state if key.startswith(prefix)}
+                if found:
+                    memory["state"][number] = found
+            self.optimizer.load_state_dict(memory)
+
+    def step(self, loss: Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def state(self) -> State:
+        state = {name: value.detach().clone() for name, value in self.model.weights.items()}
+        for name, value in self.model.weights.items():
+            state |= {f"adam.{name}.{key}": part.clone() for key, part in self.optimizer.state[value].items()}
+        return state

@@ -1,0 +1,233 @@
+"""PGD topology attack: gradient ascent on flips that are allowed to be fractions, then sampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from asgnn.attacks.checkpoint import Checkpoint, State
+from asgnn.attacks.problem import Loss, Problem, pose
+from asgnn.attacks.relaxation import best_rounding, check_schedule, multiplier
+from asgnn.attacks.rules import finish
+from asgnn.attacks.surrogate import Edges, Surrogate, Victim
+from asgnn.graphs import Perturbation
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
+from asgnn.graphs.keys import from_keys, to_keys
+from asgnn.progress import Progress
+
+# Entries of the gradient that are in memory at a time: 16 MiB of float32.
+ENTRIES = 2**22
+
+Gradient = Callable[[int, int], Tensor]
+"""(first, last) → rows first … last − 1 of the N × N matrix of derivatives by the weight of the pair {i, j}."""
+
+
+def pgd(
+    data: Data,
+    budget: int,
+    train: Tensor,
+    rng: torch.Generator,
+    *,
+    nodes: Tensor | None = None,
+    surrogate: Victim | None = None,
+    steps: int = 200,
+    base_lr: float = 0.3,
+    loss: Loss = "tanh_margin",
+    samples: int = 20,
+    allow_isolated: bool = False,
+    device: torch.device | str | None = None,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> Perturbation:
+    r"""PGD topology attack (Xu et al., IJCAI 2019).
+
+    A flip of each pair is relaxed to s ∈ [0, 1]; the loss of a trained model on the graph
+    :math:`A + C \circ S` (C: 1 where an edge can be added, −1 where one can be removed) is raised by
+
+    .. math:: s \leftarrow \Pi_{\{s \in [0, 1],\ 1^\top s \le \mathrm{budget}\}}(s + \eta_t \nabla_s), \qquad
+              \eta_t = \mathrm{base\_lr} / (g \sqrt t),
+
+    and s is rounded by drawing flips with these probabilities and keeping the best set. Not in the paper: the unit g
+    is the largest entry of the first gradient, so that the first step of the best pair is ``base_lr`` whatever the
+    graph and the loss.
+
+    Threat model: global evasion, white box if ``surrogate`` is the victim itself and grey box if not: the attacker
+    knows the graph, the features and the labels of ``train``, and where labels are not known takes the surrogate's
+    predictions for them (the usual white-box evaluation, which knows all labels, is ``train`` = all nodes, with the
+    attacked ones and the victim given). The model is fixed; flips that mislead it may or may not mislead one that is
+    trained on them.
+
+    Args:
+        data: the clean graph.
+        budget: the number of flips, met exactly.
+        train: the nodes whose labels are known, numbers or a mask.
+        rng: a CPU generator; equal states give equal flips.
+        nodes: the attacked nodes; all outside ``train`` by default.
+        surrogate: the attacked model; by default a GCN is trained on the clean graph.
+        steps: of the ascent.
+        base_lr: the first step of the best pair.
+        loss: "tanh_margin" (Geisler et al. 2021), "cw" or "ce" (Xu et al. 2019).
+        samples: sets of flips that are tried at the end.
+        allow_isolated: whether a removal may leave a node without an edge.
+        device: where to compute; where ``data`` is by default.
+        checkpoint: where to keep the state after each step, and to find that of a stopped run.
+        progress: called after each step.
+
+    Dense by nature: N² numbers for s and up to half as many for its projection; the gradient is never held whole, but
+    for a surrogate other than :class:`Surrogate`, which sees all N(N − 1) pairs as edges.
+    Time O(steps · N² (H + C)).
+    """
+    meta = {"attack": "pgd", "steps": steps, "base_lr": base_lr, "loss": loss, "samples": samples}
+    check_schedule(steps, base_lr, samples)
+    state = checkpoint.load() if checkpoint is not None else None
+    problem = pose(data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state)
+    if budget == 0:
+        return finish(data, torch.empty(2, 0, dtype=torch.int64), 0, allow_isolated=allow_isolated, meta=meta)
+    flips = DenseFlips(problem)
+    start = flips.restore(state, rng)
+    for step in range(start, steps):
+        flips.ascend(flips.gradient(), base_lr / math.sqrt(step + 1), budget)
+        if checkpoint is not None:
+            checkpoint.save(problem.state() | flips.state(step + 1, rng))
+        if progress is not None:
+            progress(step + 1, steps)
+    chosen = best_rounding(problem, *flips.ranked(budget), budget, samples, rng, allow_isolated=allow_isolated)
+    return finish(data, chosen, budget, allow_isolated=allow_isolated, meta=meta)
+
+
+class DenseFlips:
+    """How far each pair is flipped, s (N, N) above the diagonal, and the gradient of the problem's loss by it.
+
+    The matrix of weights A + C ∘ (S + Sᵀ) is never formed: on the edges it is 1 − s, so it is S + Sᵀ plus a sparse
+    matrix with 1 − 2s on the edges.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        n, edges = problem.num_nodes, problem.edges.to(problem.device)
+        self.problem, self.edges = problem, edges
+        self.s = torch.zeros(n, n, dtype=problem.inputs.dtype, device=problem.device)
+        self.unit: float | None = None
+        self.mu = 0.0
+        self.adj = Adjacency.of(torch.cat([edges, edges.flip(0)], dim=1), n)
+        # row i of the upper triangle holds the edges first[i] … first[i+1] − 1
+        self.first = torch.searchsorted(edges[0].contiguous(), torch.arange(n + 1, device=problem.device)).tolist()
+
+    def nonzeros(self) -> tuple[Tensor, Tensor]:
+        """The pairs (2, P) with s > 0, by rows, and their s."""
+        pairs = self.s.nonzero().t().contiguous()
+        return pairs, self.s[pairs[0], pairs[1]]
+
+    def logits(self, victim: Surrogate) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
+        """Of the relaxed graph; the degrees (N, 1), as a leaf that gathers gradient; what went through the products."""
+        # The projection leaves few pairs above 0, so a sparse product is much the faster one.
+        pairs, values = self.nonzeros()
+        flips = Edges.of(torch.cat([pairs, pairs.flip(0)], dim=1), self.problem.num_nodes)
+        both = torch.cat([values, values])
+        low, high = torch.minimum(self.adj.row, self.adj.col), torch.maximum(self.adj.row, self.adj.col)
+        weight = 1 - 2 * self.s[low, high]  # the diagonal of s is 0, so self-loops weigh 1
+
+        def product(h: Tensor) -> Tensor:
+            return flips.product(both, h) + self.adj.matmul(weight, h)
+
+        degree = product(torch.ones_like(self.s[:, :1])).requires_grad_()
+        assert isinstance(self.problem.inputs, Features)
+        logits, products = victim.layers(self.problem.inputs, degree, product)
+        return logits, degree, products
+
+    def gradient(self, victim: Victim | None = None) -> Gradient:
+        """Of the loss, by the weight of each pair; not yet turned by C. ``victim`` in place of the problem's own."""
+        victim = self.problem.victim if victim is None else victim
+        if not isinstance(victim, Surrogate):
+            return self._gradient_by_edges(victim)
+        logits, degree, products = self.logits(victim)
+        inputs, outputs = zip(*products, strict=True)
+        of_degree, *of_outputs = torch.autograd.grad(self.problem.value(logits), [degree, *outputs])
+        # ∂/∂A_ij = Σ over the products of ⟨∂/∂output_i, input_j⟩, and the degree is the product with 1
+        left = torch.cat([of_degree, *of_outputs], dim=1)
+        right = torch.cat([torch.ones_like(degree), *inputs], dim=1).detach()
+        # a pair is two entries: L Rᵀ + R Lᵀ = [L R] [R L]ᵀ
+        left, right = torch.cat([left, right], dim=1), torch.cat([right, left], dim=1)
+        return lambda first, last: left[first:last] @ right.t()
+
+    def _gradient_by_edges(self, victim: Victim) -> Gradient:
+        both = self.s + self.s.t()
+        both[self.adj.row, self.adj.col] = 1 - both[self.adj.row, self.adj.col]
+        apart = ~torch.eye(self.problem.num_nodes, dtype=torch.bool, device=self.s.device)
+        weight = both[apart].requires_grad_()
+        logits = victim(self.problem.inputs, apart.nonzero().t(), weight)
+        (of_weight,) = torch.autograd.grad(self.problem.value(logits), [weight])
+        whole = torch.zeros_like(both)
+        whole[apart] = of_weight
+        return lambda first, last: whole[first:last] + whole[:, first:last].t()
+
+    def ascend(self, gradient: Gradient, rate: float, budget: int) -> None:
+        """s ← Π(s + rate / unit · C ∘ ∇), in place."""
+        if self.unit is None:
+            self.unit = max(float(rows.abs().max()) for _, _, rows in self._rows(gradient)) or 1.0
+        for first, last, rows in self._rows(gradient):
+            self.s[first:last].add_(rows, alpha=rate / self.unit)
+        # the multiplier falls slowly from step to step
+        self.mu = multiplier(self.s, budget, self.mu / 2)
+        self.s.sub_(self.mu).clamp_(0, 1)
+
+    def _rows(self, gradient: Gradient) -> Iterator[tuple[int, int, Tensor]]:
+        """(first, last, the rows of C ∘ ∇ above the diagonal), a few at a time."""
+        n = self.problem.num_nodes
+        height = max(1, ENTRIES // n)
+        for first in range(0, n, height):
+            last = min(n, first + height)
+            rows = gradient(first, last)
+            u, v = self.edges[:, self.first[first] : self.first[last]]
+            rows[u - first, v] *= -1
+            yield first, last, rows.triu_(first + 1)
+
+    def ranked(self, budget: int) -> tuple[Tensor, Tensor]:
+        """Pairs (2, P) and their s, on the CPU, the best first: by s, and those with s = 0 by the gradient.
+
+        As many as any rounding can need: only edges are ever passed over, to leave no node alone.
+        """
+        n = self.problem.num_nodes
+        pairs, values = self.nonzeros()
+        order = values.argsort(descending=True, stable=True)
+        pairs, values = pairs[:, order].cpu(), values[order].cpu()
+        missing = min(budget + self.edges.size(1), self.problem.pairs) - values.numel()
+        if missing <= 0:
+            return pairs, values
+        keys: list[Tensor] = []
+        scores: list[Tensor] = []
+        for first, last, rows in self._rows(self.gradient()):
+            rows.masked_fill_(self.s[first:last] > 0, -torch.inf)
+            rows.masked_fill_(torch.ones_like(rows, dtype=torch.bool).tril_(first), -torch.inf)
+            score, at = rows.view(-1).topk(min(missing, rows.numel()))
+            keys.append(at[score > -torch.inf] + first * n)
+            scores.append(score[score > -torch.inf])
+        at = torch.cat(scores).argsort(descending=True, stable=True)[:missing]
+        more = from_keys(torch.cat(keys)[at], n).cpu()
+        return torch.cat([pairs, more], dim=1), torch.cat([values, values.new_zeros(more.size(1))])
+
+    def state(self, step: int, rng: torch.Generator) -> State:
+        """What the run needs to go on, s by its non-zeros; shares no memory with what changes later."""
+        pairs, values = self.nonzeros()
+        return {
+            "step": torch.tensor(step),
+            "rng": rng.get_state(),
+            "unit": torch.tensor(self.unit or 1.0, dtype=torch.float64),
+            "mu": torch.tensor(self.mu, dtype=torch.float64),
+            "keys": to_keys(pairs, self.problem.num_nodes),
+            "values": values,
+        }
+
+    def restore(self, state: State | None, rng: torch.Generator) -> int:
+        """Go on from ``state``; the number of the next step."""
+        if state is None:
+            return 0
+        pairs = from_keys(state["keys"].to(self.s.device), self.problem.num_nodes)
+        self.s[pairs[0], pairs[1]] = state["values"].to(self.s.device)
+        self.unit, self.mu = float(state["unit"]), float(state["mu"])
+        rng.set_state(state["rng"])
+        return int(state["step"])

@@ -1,0 +1,264 @@
+"""What every attack must do, whatever it is: one table of attacks, one of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from asgnn.attacks import dice, fit_surrogate, grbcd, minmax, pgd, prbcd, random_flips
+from asgnn.attacks.checkpoint import FileCheckpoint, State
+from asgnn.errors import AsgnnError, ConfigError, GraphError
+from asgnn.graphs import Perturbation
+from tests.awkward import AWKWARD
+
+Attack = Callable[..., Perturbation]
+"""(data, budget, train, rng, **options), with what makes it fast enough for a test."""
+
+# In these the labels of a few nodes are known, and a surrogate is trained or given.
+GRADIENT: dict[str, Attack] = {
+    "pgd": lambda *args, **options: pgd(*args, steps=6, samples=4, **options),
+    "minmax": lambda *args, **options: minmax(*args, steps=6, samples=4, **options),
+    "prbcd": lambda *args, **options: prbcd(*args, steps=6, fine_tune=2, samples=4, **options),
+    # a block of some of the pairs only; 33 nodes have 528
+    "prbcd, small block": lambda *args, **options: prbcd(
+        *args, steps=6, fine_tune=2, samples=4, block_size=200, **options
+    ),
+    "grbcd": lambda *args, **options: grbcd(*args, steps=6, **options),
+    "grbcd, small block": lambda *args, **options: grbcd(*args, steps=6, block_size=200, **options),
+}
+ATTACKS: dict[str, Attack] = {
+    "dice": lambda data, budget, train, rng, **options: dice(data, budget, rng, **options),
+    "random add": lambda data, budget, train, rng, **options: random_flips(data, budget, rng, **options),
+    "random remove": lambda data, budget, train, rng, **options: random_flips(
+        data, budget, rng, kind="remove", **options
+    ),
+    "random flip": lambda data, budget, train, rng, **options: random_flips(data, budget, rng, kind="flip", **options),
+    **GRADIENT,
+}
+# "one node" has no two classes
+GRAPHS = [name for name in AWKWARD if name != "one node"]
+
+
+@pytest.fixture(autouse=True)
+def _short_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules hold for any surrogate, so its training, most of the time on small graphs, is cut short."""
+    monkeypatch.setattr("asgnn.attacks.problem.fit_surrogate", partial(fit_surrogate, epochs=5))
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def graph(name: str) -> tuple[Data, Tensor]:
+    """A graph with features that tell the classes apart a little, and its labelled nodes."""
+    n, edge_index = AWKWARD[name]
+    y = torch.arange(n) % min(3, n)
+    x = torch.randn(n, 5, generator=generator(7)) + torch.nn.functional.one_hot(y, 5)
+    return Data(x=x, edge_index=edge_index, y=y), torch.arange(max(1, n // 3))
+
+
+def check_rules(data: Data, flips: Perturbation, budget: int) -> None:
+    """Exact budget, u < v, nothing twice, an undirected result without loops, nobody left alone."""
+    assert len(flips) == flips.flips.size(1) == budget
+    assert bool((flips.flips[0] < flips.flips[1]).all())
+    assert len(set(zip(*flips.flips.tolist(), strict=True))) == budget
+    poisoned = flips.apply(data)
+    assert not poisoned.has_self_loops()
+    assert poisoned.is_undirected()
+    n = int(data.num_nodes or 0)
+    before, after = (torch.bincount(g.edge_index[0], minlength=n) for g in (data, poisoned))
+    assert not bool(((before > 0) & (after == 0)).any())
+
+
+# Edges that can be removed one after the other, in whatever order, before one must stay for a node's sake.
+REMOVABLE = {"complete": 15, "random 33": 9}
+
+
+def sure(attack: str, name: str, data: Data) -> int:
+    """Flips that an attack must find; beyond these it may say that it cannot."""
+    n = int(data.num_nodes or 0)
+    absent = torch.ones(n, n).triu(1)
+    absent[data.edge_index[0], data.edge_index[1]] = 0
+    if attack == "dice":
+        return int(absent[data.y.unsqueeze(0) != data.y.unsqueeze(1)].sum())
+    additions, removals = int(absent.sum()), REMOVABLE.get(name, 0)
+    return {"random add": additions, "random remove": removals}.get(attack, additions + removals)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 2, 9])
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_rules(attack: str, name: str, budget: int) -> None:
+    data, train = graph(name)
+    edges, y = data.edge_index.clone(), data.y.clone()
+    try:
+        flips = ATTACKS[attack](data, budget, train, generator())
+    except GraphError:
+        assert budget > sure(attack, name, data)
+        return
+    check_rules(data, flips, budget)
+    assert torch.equal(data.edge_index, edges)
+    assert torch.equal(data.y, y)
+    assert flips.meta["budget"] == str(budget)
+    assert flips.meta["attack"]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_seed_decides(attack: str) -> None:
+    data, train = graph("random 33")
+    first, again, other = (ATTACKS[attack](data, 9, train, generator(seed)).flips for seed in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_global_generator_is_left_alone(attack: str) -> None:
+    data, train = graph("random 33")
+    before = torch.get_rng_state()
+    ATTACKS[attack](data, 3, train, generator())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("attack", [name for name in ATTACKS if name not in ("dice", "random add")])
+def test_isolation_where_allowed(attack: str) -> None:
+    """To a complete graph nothing can be added: all its edges but a cover can be removed, or all where allowed."""
+    data, train = graph("complete")
+    check_rules(data, ATTACKS[attack](data, 15, train, generator()), 15)
+    flips = ATTACKS[attack](data, 21, train, generator(), allow_isolated=True)
+    assert flips.apply(data).num_edges == 0
+
+
+class Stopped:
+    """A checkpoint in memory that is interrupted once, after some steps; it keeps what was saved last."""
+
+    def __init__(self, after: int) -> None:
+        self.left, self.kept = after, None
+        self.copy: State | None = None
+
+    def load(self) -> State | None:
+        return self.kept
+
+    def save(self, state: State) -> None:
+        # as a file would: what was saved before must not change afterwards
+        if self.kept is not None and self.copy is not None:
+            assert all(torch.equal(self.copy[key], value) for key, value in self.kept.items())
+        self.kept, self.copy = state, {key: value.clone() for key, value in state.items()}
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [1, 4, 6])
+@pytest.mark.parametrize("attack", GRADIENT)
+def test_stopped_and_resumed_gives_the_same_flips(attack: str, after: int) -> None:
+    data, train = graph("random 33")
+    whole = GRADIENT[attack](data, 9, train, generator(5))
+    checkpoint = Stopped(after)
+    with pytest.raises(KeyboardInterrupt):
+        GRADIENT[attack](data, 9, train, generator(5), checkpoint=checkpoint)
+    steps: list[int] = []
+    # the generator that it starts with must not matter: its state is part of what was kept
+    resumed = GRADIENT[attack](
+        data, 9, train, generator(99), checkpoint=checkpoint, progress=lambda done, total: steps.append(done)
+    )
+    assert torch.equal(whole.flips, resumed.flips)
+    assert steps == list(range(after + 1, 7))
+
+
+@pytest.mark.parametrize("attack", GRADIENT)
+def test_goes_on_from_a_file(attack: str, tmp_path: Path) -> None:
+    data, train = graph("random 33")
+    whole = GRADIENT[attack](data, 9, train, generator(5))
+
+    def stop(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    def kept() -> FileCheckpoint:
+        return FileCheckpoint(tmp_path / "attack.npz", {"attack": attack})
+
+    with pytest.raises(KeyboardInterrupt), kept() as checkpoint:
+        GRADIENT[attack](data, 9, train, generator(5), checkpoint=checkpoint, progress=stop)
+    with kept() as checkpoint:
+        resumed = GRADIENT[attack](data, 9, train, generator(99), checkpoint=checkpoint)
+        checkpoint.remove()
+    assert torch.equal(whole.flips, resumed.flips)
+
+
+@pytest.mark.parametrize("attack", GRADIENT)
+def test_labels_that_are_not_known_are_not_used(attack: str) -> None:
+    data, train = graph("random 33")
+    flips = GRADIENT[attack](data, 9, train, generator()).flips
+    hidden = data.clone()
+    hidden.y[train.numel() :] = hidden.y[train.numel() :].flip(0)
+    assert not torch.equal(data.y, hidden.y)
+    assert torch.equal(flips, GRADIENT[attack](hidden, 9, train, generator()).flips)
+
+
+@pytest.mark.parametrize("attack", GRADIENT)
+def test_numbers_and_masks_name_the_same_nodes(attack: str) -> None:
+    data, train = graph("random 33")
+    mask = torch.zeros(33, dtype=torch.bool)
+    mask[train] = True
+    first = GRADIENT[attack](data, 5, train, generator(), nodes=torch.tensor([20, 30]))
+    chosen = torch.zeros(33, dtype=torch.bool)
+    chosen[[20, 30]] = True
+    assert torch.equal(first.flips, GRADIENT[attack](data, 5, mask, generator(), nodes=chosen).flips)
+
+
+def with_nan(data: Data) -> Data:
+    data.x[4, 2] = torch.nan
+    return data
+
+
+BAD: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] = {
+    "budget": (lambda d, t: (d, -1, t, {}), r"budget of an attack must be 0 or more; it is -1\."),
+    "half budget": (lambda d, t: (d, 2.5, t, {}), r"budget of an attack must be 0 or more; it is 2\.5\."),
+    "nan": (lambda d, t: (with_nan(d), 3, t, {}), r"x\[4, 2\] is nan: every feature must be finite\."),
+}
+BAD_GRADIENT: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] = {
+    "empty": (lambda d, t: (d, 3, t[:0], {}), r"needs at least one labelled node, and none was given\."),
+    "outside": (lambda d, t: (d, 3, t + 30, {}), r"labelled nodes name node 40, but the nodes are numbered 0 to 32\."),
+    "float": (lambda d, t: (d, 3, t.float(), {}), r"labelled nodes must be an int64 tensor"),
+    "all": (lambda d, t: (d, 3, torch.arange(33), {}), r"Every node is labelled, so none is left to attack"),
+    "nodes": (lambda d, t: (d, 3, t, {"nodes": t[:0]}), r"needs at least one attacked node"),
+    "loss": (lambda d, t: (d, 3, t, {"loss": "hinge"}), r"loss must be one of tanh_margin, cw, ce; it is 'hinge'\."),
+    "too many": (lambda d, t: (d, 529, t, {}), r"asks for 529 flips, and the graph has 528 pairs of nodes\."),
+}
+
+
+@pytest.mark.parametrize(
+    ("attack", "case"),
+    [(attack, case) for attack in ATTACKS for case in BAD]
+    + [(attack, case) for attack in GRADIENT for case in BAD_GRADIENT],
+)
+def test_what_is_wrong_is_said_in_a_sentence(attack: str, case: str) -> None:
+    change, sentence = (BAD | BAD_GRADIENT)[case]
+    data, budget, train, options = change(*graph("random 33"))
+    with pytest.raises(AsgnnError, match=sentence):
+        ATTACKS[attack](data, budget, train, generator(), **options)
+
+
+def test_settings_outside_their_range() -> None:
+    data, train = graph("random 33")
+    for attack, options, sentence in (
+        (pgd, {"steps": -1}, "0 steps or more; steps is -1"),
+        (pgd, {"base_lr": 0.0}, "base_lr must be above 0"),
+        (pgd, {"samples": 0}, "samples is 0"),
+        (minmax, {"inner_steps": -1}, "inner_steps and inner_lr"),
+        (minmax, {"surrogate": lambda x, edge_index, edge_weight: x}, "must be a Surrogate"),
+        (prbcd, {"block_size": 5}, "at least twice the budget of 3 flips, or all pairs; block_size is 5"),
+        (prbcd, {"fine_tune": -1}, "fine_tune must be 0 or more"),
+        (grbcd, {"steps": 0}, "at least one step"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            attack(data, 3, train, generator(), **options)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match="kind must be one of add, remove, flip"):
+        random_flips(data, 3, generator(), kind="rewire")  # type: ignore[arg-type]
