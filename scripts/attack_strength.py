@@ -19,7 +19,7 @@ import torch
 
 import asgnn
 from asgnn.experiments import Cell, run_cell
-from asgnn.experiments.attack import AttackSpec, keep_attack
+from asgnn.experiments.attack import AttackSpec, Kept, keep_attack
 from asgnn.experiments.machine import machine
 from asgnn.graphs import load_dataset
 
@@ -46,36 +46,28 @@ def measure(device: str) -> None:
         "others": [],
     }
     for dataset, split in METATTACK.items():
-        kept = keep_attack(
-            AttackSpec(dataset, "metattack", rate=0.25, split=split), _file(dataset, "metattack"), device=device
-        )
+        spec = AttackSpec(dataset, "metattack", rate=max(RATES), split=split)
+        kept = keep_attack(spec, _file(dataset, "metattack"), device=device)
         edges = load_dataset(dataset).num_edges // 2
         for rate in RATES:
-            part = kept.found.first(int(rate * edges))
             path = FOLDER / f"{dataset}_metattack_{rate:g}.npz"
-            part.save(path)
+            kept.found.first(int(rate * edges)).save(path)
             row = _row(dataset, rate, split, "metattack" if split == "published" else None, path, device)
-            record["metattack"].append(
-                row | {"attack_seconds": kept.seconds, "attack_machine": kept.found.meta["machine"]}
-            )
-            _tell(record["metattack"][-1])
+            _keep(record, "metattack", row | _about(kept))
     for dataset in NETTACK:
         for count in COUNTS:
             path = _file(dataset, "nettack", count)
             kept = keep_attack(AttackSpec(dataset, "nettack", per_target=count), path, device=device)
-            row = _row(dataset, count, "published", "nettack", path, device)
-            record["nettack"].append(
-                row | {"attack_seconds": kept.seconds, "attack_machine": kept.found.meta["machine"]}
-            )
-            _tell(record["nettack"][-1])
+            _keep(record, "nettack", _row(dataset, count, "published", "nettack", path, device) | _about(kept))
     for method in OTHERS:
         path = _file("cora", method)
-        kept = keep_attack(AttackSpec("cora", method, rate=0.25), path, device=device)
-        row = _row("cora", 0.25, "published", None, path, device)
-        record["others"].append(row | {"method": method, "attack_seconds": kept.seconds})
-        _tell(record["others"][-1])
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+        kept = keep_attack(AttackSpec("cora", method, rate=max(RATES)), path, device=device)
+        row = _row("cora", max(RATES), "published", None, path, device)
+        _keep(record, "others", {"method": method} | row | _about(kept))
+
+
+def _about(kept: Kept) -> dict[str, Any]:
+    return {"attack_seconds": kept.seconds, "attack_command": kept.found.meta["command"]}
 
 
 def _file(dataset: str, method: str, count: int | None = None) -> Path:
@@ -97,8 +89,12 @@ def _row(dataset: str, rate: float, split: str, published: str | None, path: Pat
     return row
 
 
-def _tell(row: dict[str, Any]) -> None:
+def _keep(record: dict[str, Any], part: str, row: dict[str, Any]) -> None:
+    """Into the record and onto the disk at once, so that a stopped run leaves what it has measured."""
+    record[part].append(row)
     print(json.dumps(row), file=sys.stderr, flush=True)
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def table() -> None:
@@ -111,16 +107,15 @@ def tables(record: dict[str, Any]) -> list[str]:
     def shown(figure: dict[str, float] | None) -> str:
         return "–" if figure is None else f"{figure['mean']:.1f} ± {figure['std']:.1f}"
 
+    def compared(row: dict[str, Any]) -> str:
+        return f"{shown(row.get('published'))} | {shown(row['ours'])} | {_gap(row)}"
+
     lines = ["| graph, flips / edges | published | ours | ours − published |", "|:--|--:|--:|--:|"]
     for row in record["metattack"]:
-        lines.append(
-            f"| {row['dataset']}, {row['rate']:.0%} | {shown(row.get('published'))} | {shown(row['ours'])} | {_gap(row)} |"
-        )
+        lines.append(f"| {row['dataset']}, {row['rate']:.0%} | {compared(row)} |")
     lines += ["", "| graph, flips a target | published | ours | ours − published |", "|:--|--:|--:|--:|"]
     for row in record["nettack"]:
-        lines.append(
-            f"| {row['dataset']}, {row['rate']:g} | {shown(row.get('published'))} | {shown(row['ours'])} | {_gap(row)} |"
-        )
+        lines.append(f"| {row['dataset']}, {row['rate']:g} | {compared(row)} |")
     lines += ["", "| attack on cora, 25 % | GCN | seconds |", "|:--|--:|--:|"]
     for row in record["others"]:
         lines.append(f"| {row['method']} | {shown(row['ours'])} | {row['attack_seconds']:.1f} |")

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.attacks import dice, fit_surrogate, grbcd, minmax, pgd, prbcd, random_flips
+from asgnn.attacks import dice, fit_surrogate, grbcd, metattack, minmax, pgd, prbcd, random_flips
 from asgnn.attacks.checkpoint import FileCheckpoint, State
+from asgnn.attacks.inner import InnerTraining
 from asgnn.errors import AsgnnError, ConfigError, GraphError
 from asgnn.graphs import Perturbation
 from tests.awkward import AWKWARD
@@ -33,6 +34,15 @@ GRADIENT: dict[str, Attack] = {
     "grbcd": lambda *args, **options: grbcd(*args, steps=6, **options),
     "grbcd, small block": lambda *args, **options: grbcd(*args, steps=6, block_size=200, **options),
 }
+QUICK = InnerTraining(steps=4, hidden=2, starts=2)
+# All those that learn from labelled nodes and can be stopped.
+LEARNING: dict[str, Attack] = {
+    **GRADIENT,
+    "metattack": lambda *args, **options: metattack(*args, inner=QUICK, **options),
+    "metattack, first order": lambda *args, **options: metattack(
+        *args, inner=QUICK, exact=False, variant="both", **options
+    ),
+}
 ATTACKS: dict[str, Attack] = {
     "dice": lambda data, budget, train, rng, **options: dice(data, budget, rng, **options),
     "random add": lambda data, budget, train, rng, **options: random_flips(data, budget, rng, **options),
@@ -40,7 +50,7 @@ ATTACKS: dict[str, Attack] = {
         data, budget, rng, kind="remove", **options
     ),
     "random flip": lambda data, budget, train, rng, **options: random_flips(data, budget, rng, kind="flip", **options),
-    **GRADIENT,
+    **LEARNING,
 }
 # "one node" has no two classes
 GRAPHS = [name for name in AWKWARD if name != "one node"]
@@ -156,26 +166,27 @@ class Stopped:
 
 
 @pytest.mark.parametrize("after", [1, 4, 6])
-@pytest.mark.parametrize("attack", GRADIENT)
+@pytest.mark.parametrize("attack", LEARNING)
 def test_stopped_and_resumed_gives_the_same_flips(attack: str, after: int) -> None:
     data, train = graph("random 33")
-    whole = GRADIENT[attack](data, 9, train, generator(5))
+    whole = LEARNING[attack](data, 9, train, generator(5))
     checkpoint = Stopped(after)
     with pytest.raises(KeyboardInterrupt):
-        GRADIENT[attack](data, 9, train, generator(5), checkpoint=checkpoint)
+        LEARNING[attack](data, 9, train, generator(5), checkpoint=checkpoint)
     steps: list[int] = []
     # the generator that it starts with must not matter: its state is part of what was kept
-    resumed = GRADIENT[attack](
+    resumed = LEARNING[attack](
         data, 9, train, generator(99), checkpoint=checkpoint, progress=lambda done, total: steps.append(done)
     )
     assert torch.equal(whole.flips, resumed.flips)
-    assert steps == list(range(after + 1, 7))
+    # a greedy attack takes a step for every flip
+    assert steps == list(range(after + 1, 7 if attack in GRADIENT else 10))
 
 
-@pytest.mark.parametrize("attack", GRADIENT)
+@pytest.mark.parametrize("attack", LEARNING)
 def test_goes_on_from_a_file(attack: str, tmp_path: Path) -> None:
     data, train = graph("random 33")
-    whole = GRADIENT[attack](data, 9, train, generator(5))
+    whole = LEARNING[attack](data, 9, train, generator(5))
 
     def stop(done: int, total: int) -> None:
         if done == 3:
@@ -185,21 +196,21 @@ def test_goes_on_from_a_file(attack: str, tmp_path: Path) -> None:
         return FileCheckpoint(tmp_path / "attack.npz", {"attack": attack})
 
     with pytest.raises(KeyboardInterrupt), kept() as checkpoint:
-        GRADIENT[attack](data, 9, train, generator(5), checkpoint=checkpoint, progress=stop)
+        LEARNING[attack](data, 9, train, generator(5), checkpoint=checkpoint, progress=stop)
     with kept() as checkpoint:
-        resumed = GRADIENT[attack](data, 9, train, generator(99), checkpoint=checkpoint)
+        resumed = LEARNING[attack](data, 9, train, generator(99), checkpoint=checkpoint)
         checkpoint.remove()
     assert torch.equal(whole.flips, resumed.flips)
 
 
-@pytest.mark.parametrize("attack", GRADIENT)
+@pytest.mark.parametrize("attack", LEARNING)
 def test_labels_that_are_not_known_are_not_used(attack: str) -> None:
     data, train = graph("random 33")
-    flips = GRADIENT[attack](data, 9, train, generator()).flips
+    flips = LEARNING[attack](data, 9, train, generator()).flips
     hidden = data.clone()
     hidden.y[train.numel() :] = hidden.y[train.numel() :].flip(0)
     assert not torch.equal(data.y, hidden.y)
-    assert torch.equal(flips, GRADIENT[attack](hidden, 9, train, generator()).flips)
+    assert torch.equal(flips, LEARNING[attack](hidden, 9, train, generator()).flips)
 
 
 @pytest.mark.parametrize("attack", GRADIENT)
@@ -213,6 +224,15 @@ def test_numbers_and_masks_name_the_same_nodes(attack: str) -> None:
     assert torch.equal(first.flips, GRADIENT[attack](data, 5, mask, generator(), nodes=chosen).flips)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("attack", LEARNING)
+def test_rules_on_a_gpu(attack: str) -> None:
+    data, train = graph("random 33")
+    first, again = (LEARNING[attack](data, 9, train, generator(), device="cuda") for _ in range(2))
+    check_rules(data, first, 9)
+    assert torch.equal(first.flips, again.flips)
+
+
 def with_nan(data: Data) -> Data:
     data.x[4, 2] = torch.nan
     return data
@@ -223,11 +243,13 @@ BAD: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] = {
     "half budget": (lambda d, t: (d, 2.5, t, {}), r"budget of an attack must be 0 or more; it is 2\.5\."),
     "nan": (lambda d, t: (with_nan(d), 3, t, {}), r"x\[4, 2\] is nan: every feature must be finite\."),
 }
-BAD_GRADIENT: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] = {
+BAD_LEARNING: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] = {
     "empty": (lambda d, t: (d, 3, t[:0], {}), r"needs at least one labelled node, and none was given\."),
     "outside": (lambda d, t: (d, 3, t + 30, {}), r"labelled nodes name node 40, but the nodes are numbered 0 to 32\."),
     "float": (lambda d, t: (d, 3, t.float(), {}), r"labelled nodes must be an int64 tensor"),
     "all": (lambda d, t: (d, 3, torch.arange(33), {}), r"Every node is labelled, so none is left to attack"),
+}
+BAD_GRADIENT: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] = {
     "nodes": (lambda d, t: (d, 3, t, {"nodes": t[:0]}), r"needs at least one attacked node"),
     "loss": (lambda d, t: (d, 3, t, {"loss": "hinge"}), r"loss must be one of tanh_margin, cw, ce; it is 'hinge'\."),
     "too many": (lambda d, t: (d, 529, t, {}), r"asks for 529 flips, and the graph has 528 pairs of nodes\."),
@@ -237,10 +259,11 @@ BAD_GRADIENT: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] =
 @pytest.mark.parametrize(
     ("attack", "case"),
     [(attack, case) for attack in ATTACKS for case in BAD]
+    + [(attack, case) for attack in LEARNING for case in BAD_LEARNING]
     + [(attack, case) for attack in GRADIENT for case in BAD_GRADIENT],
 )
 def test_what_is_wrong_is_said_in_a_sentence(attack: str, case: str) -> None:
-    change, sentence = (BAD | BAD_GRADIENT)[case]
+    change, sentence = (BAD | BAD_LEARNING | BAD_GRADIENT)[case]
     data, budget, train, options = change(*graph("random 33"))
     with pytest.raises(AsgnnError, match=sentence):
         ATTACKS[attack](data, budget, train, generator(), **options)

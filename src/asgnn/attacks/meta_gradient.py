@@ -256,7 +256,8 @@ class MetaGradient:
             return train(k, z0, w2, onehot, self.inner)
 
         def back(*given: Tensor) -> Adjoint:
-            return reverse(Trace(*given[:4]), *given[4:], self.inner)
+            *trace, k, b_bar, w2_bar, onehot = given
+            return reverse(Trace(*trace), k, b_bar, w2_bar, onehot, self.inner)
 
         if self.device.type != "cuda":
             return forth, back

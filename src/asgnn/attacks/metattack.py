@@ -30,7 +30,7 @@ NEVER = -math.inf
 def metattack(
     data: Data,
     budget: int,
-    labelled: Tensor,
+    train: Tensor,
     rng: torch.Generator,
     *,
     variant: Variant = "self",
@@ -52,7 +52,7 @@ def metattack(
     is taken through all steps of the training. The flips are in the order in which they were found, so the first k
     are the attack with budget k.
 
-    Threat model: global, poisoning. The attacker knows the graph, the features and the labels of ``labelled``, and
+    Threat model: global, poisoning. The attacker knows the graph, the features and the labels of ``train``, and
     not the model that will be trained: the surrogate stands in for it. "self" raises the loss of all other nodes
     against the labels that the surrogate gives them on the clean graph (Meta-Self), "train" that of the labelled
     nodes (Meta-Train), "both" the mean of the two (Meta-Both).
@@ -60,7 +60,7 @@ def metattack(
     Args:
         data: the clean graph.
         budget: the number of flips, met exactly.
-        labelled: numbers or mask of the nodes whose labels are known.
+        train: numbers or mask of the nodes whose labels are known.
         rng: a CPU generator; equal states give equal flips on one machine.
         variant: what the attacker's loss is.
         exact: through the training, or, with ``False``, the sum of the gradients at its steps as if the weights did
@@ -79,19 +79,19 @@ def metattack(
     memory O(N²), a few matrices.
     """
     check_task(data, budget)
-    labelled = check_labelled(labelled, data)
+    labelled = check_labelled(train, data)
     inner = inner or InnerTraining()
     if variant not in SHARE:
         raise ConfigError(f"variant must be self, train or both; it is {variant!r}.")
     if not add and not remove:
         raise ConfigError("Metattack can neither add nor remove edges with add=False and remove=False.")
     if labelled.numel() == data.num_nodes and variant != "train":
-        raise ConfigError("Every node is labelled, so there is no other node to attack; use variant='train'.")
+        raise ConfigError("Every node is labelled, so none is left to attack; use variant='train'.")
     state = checkpoint.load() if checkpoint is not None else None
     if state is None:
-        seed = torch.randint(2**62, (1,), generator=rng)
-        pseudo = pseudo_labels(data, labelled, torch.Generator().manual_seed(int(seed)))
-        state = {"flips": torch.empty(2, 0, dtype=torch.int64), "seed": seed, "pseudo": pseudo}
+        drawn = torch.randint(2**62, (1,), generator=rng)
+        pseudo = pseudo_labels(data, labelled, torch.Generator().manual_seed(int(drawn)))
+        state = {"flips": torch.empty(2, 0, dtype=torch.int64), "seed": drawn, "pseudo": pseudo}
     seed, flips = int(state["seed"]), state["flips"].t().tolist()
     place = torch.device(device or "cpu")
     with one_thread(place.type == "cpu"):
