@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ import pytest
 import torch
 
 from asgnn.__main__ import main
+from asgnn.attacks.checkpoint import FileCheckpoint
+from asgnn.graphs import Perturbation, read_npz
 
 MIRROR = os.environ.get("ASGNN_MIRROR")
 
@@ -64,6 +67,61 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     ),
     "not published": (["train", "--dataset", "acm", "--poisoned", "metattack", "--rate", "0.1"], 2, "only of cora"),
     "no trials": (["train", "--dataset", "cora", "--trials", "0"], 2, "at least one trial"),
+    "no such file": (["train", "--dataset", "cora", "--poisoned", "none.npz"], 3, "There is no file none.npz"),
+    "file and rate": (
+        ["train", "--dataset", "cora", "--poisoned", "none.npz", "--rate", "0.1", "--split", "random"],
+        2,
+        "leave the rate out",
+    ),
+    "no own flips": (["train", "--dataset", "citeseer", "--poisoned", "own-metattack", "--rate", "0.1"], 2, "only of"),
+    "own flips end": (
+        ["train", "--dataset", "cora", "--poisoned", "own-metattack", "--rate", "0.3"],
+        2,
+        "up to a rate",
+    ),
+    "unknown method": (
+        ["attack", "--dataset", "cora", "--method", "metatack", "-o", "f.npz"],
+        2,
+        "no attack 'metatack'",
+    ),
+    "no output": (["attack", "--dataset", "cora", "--method", "dice", "--rate", "0.1"], 2, "--output"),
+    "no budget": (["attack", "--dataset", "cora", "--method", "dice", "-o", "f.npz"], 2, "give it --rate"),
+    "too much": (["attack", "--dataset", "cora", "--method", "dice", "--rate", "1.1", "-o", "f.npz"], 2, "at most 1"),
+    "rate of nettack": (
+        ["attack", "--dataset", "cora", "--method", "nettack", "--rate", "0.1", "-o", "f.npz"],
+        2,
+        "give it --per-target",
+    ),
+    "targets of dice": (
+        ["attack", "--dataset", "cora", "--method", "dice", "--per-target", "2", "-o", "f.npz"],
+        2,
+        "attacks the whole graph",
+    ),
+    "no split for it": (
+        ["attack", "--dataset", "acm", "--method", "dice", "--rate", "0.1", "--split", "published", "-o", "f.npz"],
+        2,
+        "No split of acm is published",
+    ),
+    "unknown setting": (
+        ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "lr=2", "-o", "f.npz"],
+        2,
+        "metattack has no setting 'lr', only variant, exact, add, remove",
+    ),
+    "setting without value": (
+        ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "exact", "-o", "f.npz"],
+        2,
+        "given as name=value",
+    ),
+    "setting of another type": (
+        ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "exact=1", "-o", "f.npz"],
+        2,
+        "must be true or false",
+    ),
+    "not npz": (
+        ["attack", "--dataset", "cora", "--method", "dice", "--rate", "0.1", "--split", "random", "-o", "flips.json"],
+        2,
+        "must end in .npz",
+    ),
     "no GPU": (["train", "--dataset", "cora", "--device", "cuda"], 2, "--device cpu"),
 }
 
@@ -218,3 +276,96 @@ def test_demo_does_not_overwrite_what_is_not_its_own(asgnn: Run, tmp_path: Path)
     assert done.returncode == 2
     assert "--fresh" in done.stderr
     assert (tmp_path / "results.json").read_text() == '{"mine": 1}'
+
+
+def attack(asgnn: Run, file: Path, *more: str, method: str = "dice") -> Done:
+    words = ["attack", "--dataset", "cora", "--method", method, "--split", "random", "--device", "cpu"]
+    return asgnn(*words, "-o", str(file), *more)
+
+
+def test_attack_and_train_on_what_it_wrote(asgnn: Run, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "flips.npz"
+    done = attack(asgnn, file, "--rate", "0.1", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["flips"], said["split"], said["between"]) == (506, "random:0", 1.0)
+    assert said["command"] == "asgnn attack --dataset cora --method dice --rate 0.1 --split random --trial 0 --seed 0"
+    found = Perturbation.load(file)
+    assert len(found) == 506
+    again = attack(asgnn, file, "--rate", "0.1")
+    assert "found as an earlier run left it" in " ".join(again.stdout.split())
+    other = attack(asgnn, file, "--rate", "0.2")
+    assert other.returncode == 2
+    assert "holds the flips of another attack" in other.stderr
+    assert torch.equal(Perturbation.load(file).flips, found.flips)
+    assert attack(asgnn, file, "--rate", "0.2", "--fresh").returncode == 0
+    assert len(Perturbation.load(file)) == 1013
+    trained = asgnn("train", "--dataset", "cora", "--poisoned", str(file), "--model", "gcn", "--trials", "1", "--json")
+    record = json.loads(trained.stdout)
+    assert (record["split"], record["rate"]) == ("random:0", 0)
+    assert record["flips_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    wrong = asgnn("train", "--dataset", "polblogs", "--poisoned", str(file), "--split", "random")
+    assert wrong.returncode in (2, 3)
+    assert "Traceback" not in wrong.stderr
+
+
+def test_note_where_the_split_is_not_the_one_attacked(asgnn: Run) -> None:
+    words = ["train", "--dataset", "cora", "--poisoned", "own-metattack", "--rate", "0.05", "--model", "mlp"]
+    done = asgnn(*words, "--trials", "1", "--split", "random:1")
+    assert done.returncode == 0, done.stderr
+    assert "made against the split random:0" in done.stderr
+
+
+def start_attack(file: Path) -> subprocess.Popen[str]:
+    words = ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.003", "--split", "random"]
+    command = [sys.executable, "-m", "asgnn", *words, "--device", "cpu", "-o", str(file)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_attack_keeps_its_flips_and_goes_on(how: signal.Signals, tmp_path: Path) -> None:
+    file, half = tmp_path / "flips.npz", tmp_path / "flips.npz.partial"
+    process = start_attack(file)
+    for _ in range(3000):
+        if half.exists() or process.poll() is not None:
+            break
+        time.sleep(0.02)
+    process.send_signal(how)
+    _, stderr = process.communicate(timeout=60)
+    assert half.exists(), stderr
+    assert not file.exists()
+    if how is signal.SIGINT:
+        assert process.returncode == 130
+        assert "Traceback" not in stderr
+    kept = read_npz(half, ["flips"])["flips"]
+    assert 0 < kept.shape[1] < 15
+    process = start_attack(file)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert not half.exists()
+    found = Perturbation.load(file).flips
+    assert found.size(1) == 15
+    # the first ones taken over, in their order
+    assert torch.equal(found[:, : kept.shape[1]], torch.from_numpy(kept))
+
+
+def test_half_an_attack_of_other_settings_is_not_taken_over(asgnn: Run, tmp_path: Path) -> None:
+    file = tmp_path / "flips.npz"
+    with FileCheckpoint(tmp_path / "flips.npz.partial", {"command": "another"}) as checkpoint:
+        checkpoint.save({"flips": torch.zeros(2, 1, dtype=torch.int64)})
+    done = attack(asgnn, file, "--rate", "0.001", method="metattack")
+    assert done.returncode == 2
+    assert "left from an attack with other settings" in done.stderr
+    (tmp_path / "flips.npz.partial").write_bytes(b"PK")
+    done = attack(asgnn, file, "--rate", "0.001", method="metattack")
+    assert done.returncode == 3
+    assert "damaged" in done.stderr
+    assert attack(asgnn, file, "--rate", "0.001", "--fresh", method="metattack").returncode == 0
+
+
+def test_attack_that_cannot_write_gets_a_sentence(asgnn: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = attack(asgnn, tmp_path / "file" / "flips.npz", "--rate", "0.01")
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert str(tmp_path / "file") in done.stderr

@@ -22,7 +22,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "NaN rate": ({"poisoned": "dice", "rate": float("nan")}, "needs a rate above 0"),
     "rate without attack": ({"rate": 0.1}, "needs an attack"),
     "no trials": ({"trials": 0}, "at least one trial"),
-    "unknown split": ({"split": "mine"}, "published or random"),
+    "unknown split": ({"split": "mine"}, "published, random or random:I"),
     "no published split": ({"dataset": "acm", "split": "published"}, "only of cora, citeseer, cora_ml"),
 }
 

@@ -17,7 +17,7 @@ from asgnn.attacks import dice, grbcd, metattack, minmax, nettack, nettack_targe
 from asgnn.attacks.checkpoint import Checkpoint, FileCheckpoint
 from asgnn.errors import ConfigError
 from asgnn.experiments.machine import machine
-from asgnn.experiments.run import find_split
+from asgnn.experiments.run import check_split_name, find_split
 from asgnn.graphs import Perturbation, Split, find_dataset, load_dataset
 from asgnn.progress import Progress
 from asgnn.version import __version__
@@ -66,6 +66,9 @@ class AttackSpec:
             raise ConfigError(f"{self.method} attacks single nodes: give it --per-target, 1 or more, and no --rate.")
         if self.method not in TARGETED and (self.per_target or not 0 < self.rate <= 1):
             raise ConfigError(f"{self.method} attacks the whole graph: give it --rate, above 0 and at most 1, only.")
+        check_split_name(self.split, self.dataset)
+        if self.split == "random":
+            raise ConfigError("An attack is made against one split: name its trial, as in random:0.")
         known = settings_of(self.method)
         unknown = [name for name in self.settings if name not in known]
         if unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,6 +136,7 @@ class Record:
         best_epochs: the epochs that were kept.
         seconds: wall time, loading aside.
         device: where it was trained.
+        flips_sha256: of the file of flips, if the cell names one; else ``None``.
     """
 
     cell: Cell
@@ -145,6 +147,7 @@ class Record:
     best_epochs: list[int]
     seconds: float
     device: str
+    flips_sha256: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Flat, for JSON: the cell, then means and sample standard deviations, then the trials."""
@@ -159,6 +162,8 @@ class Record:
             out |= {"target_mean": round(fmean(self.target), 3), "target_std": spread(self.target)}
         if self.edge_auc is not None:
             out["edge_auc_mean"] = round(fmean(self.edge_auc), 4)
+        if self.flips_sha256 is not None:
+            out["flips_sha256"] = self.flips_sha256
         out |= {"seconds": round(self.seconds, 2), "device": self.device, "version": __version__}
         out |= {"test": [round(v, 3) for v in self.test], "val": [round(v, 3) for v in self.val]}
         out["best_epochs"] = self.best_epochs
@@ -189,7 +194,12 @@ def run_cell(
         best_epochs=[f.best_epoch for f in fits],
         seconds=seconds,
         device=device,
+        flips_sha256=_sha256(cell.poisoned) if is_file(cell.poisoned) else None,
     )
+
+
+def _sha256(path: str | None) -> str:
+    return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()
 
 
 def _flips(cell: Cell, clean: Data, root: str | Path | None) -> Perturbation | None:
