@@ -44,8 +44,8 @@ def problem(name: str, features: int = 9, classes: int = 3) -> tuple[Data, Tenso
     return Data(x=x, y=y, edge_index=edge_index), labelled, pseudo
 
 
-def off_diagonal(matrix: Tensor) -> Tensor:
-    return matrix[~torch.eye(matrix.size(0), dtype=torch.bool)]
+def above_diagonal(matrix: Tensor) -> Tensor:
+    return matrix[torch.ones_like(matrix, dtype=torch.bool).triu(1)]
 
 
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER.keys())
@@ -63,9 +63,9 @@ def test_meta_gradient_is_that_of_autograd(name: str, share: float, inner: Inner
     expected = meta_gradient(a, data.x, pseudo, labelled, w1, w2, **settings)
     found = ours.gradient(w1, w2, exact=exact)
     torch.testing.assert_close(
-        off_diagonal(found), off_diagonal(expected), rtol=1e-8, atol=1e-8 * float(expected.abs().max())
+        above_diagonal(found), above_diagonal(expected), rtol=1e-8, atol=1e-8 * float(expected.abs().max())
     )
-    torch.testing.assert_close(found, found.t(), rtol=1e-10, atol=1e-12)
+    assert bool((found[torch.ones_like(found, dtype=torch.bool).tril()] == -torch.inf).all())
 
 
 def test_kept_products_follow_the_flips() -> None:
@@ -81,8 +81,8 @@ def test_kept_products_follow_the_flips() -> None:
         a[u, v] = a[v, u] = 1 - a[u, v]
     torch.testing.assert_close(graph.degree, a.sum(1).long())
     expected = meta_gradient(a, data.x, pseudo, labelled, w1, w2, share=0.0, inner=QUICK)
-    torch.testing.assert_close(off_diagonal(graph.gradient(w1, w2)), off_diagonal(expected), rtol=1e-8, atol=1e-10)
-    assert torch.equal(torch.stack(graph.entries()), a.nonzero().t())
+    torch.testing.assert_close(above_diagonal(graph.gradient(w1, w2)), above_diagonal(expected), rtol=1e-8, atol=1e-10)
+    assert torch.equal(torch.stack(graph.edges()), a.triu().nonzero().t())
 
 
 def greedy(
@@ -154,9 +154,10 @@ def loss_after(data: Data, labelled: Tensor, truth: Tensor, share: float) -> flo
         w1, w2 = MetaGradient(data, labelled, truth, share, QUICK, dtype=torch.float64).start(
             torch.Generator().manual_seed(seed)
         )
-        onehot = F.one_hot(truth, 3)[labelled].double()
-        trace = train(p[labelled] @ p[labelled].t(), p[labelled] @ w1, w2, onehot, QUICK)
-        logits = (p @ w1 + p @ p[labelled].t() @ trace.b[-1]) @ trace.w2[-1]
+        onehot = F.one_hot(truth, 3)[labelled].double().t().contiguous()
+        start = (p[labelled] @ w1).mT.contiguous()
+        trace = train(p[labelled] @ p[labelled].t(), start, w2.mT.contiguous(), onehot, QUICK)
+        logits = (p @ w1 + p @ p[labelled].t() @ trace.b[-1].mT) @ trace.w2[-1].mT
         total += float(attack_loss(logits[0], truth, labelled, share)) / 5
     return total
 

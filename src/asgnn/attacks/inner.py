@@ -36,23 +36,27 @@ class InnerTraining:
 
 
 class Trace(NamedTuple):
-    """The way the weights took, of S starts; index t is before step t, the last one the result."""
+    """The way the weights took, of S starts; index t is before step t, the last one the result.
+
+    All matrices are transposed, with the nodes last: the S matrices of h rows are then one matrix of S·h rows for the
+    product with the kernel, and sums over the classes run along the nodes.
+    """
 
     b: Tensor
-    """(T + 1, S, n, h)"""
+    """(T + 1, S, h, n) Bᵀ"""
     w2: Tensor
-    """(T + 1, S, h, C)"""
+    """(T + 1, S, C, h) W₂ᵀ"""
     m: Tensor
-    """(T, S, n, h) the hidden layer of the labelled nodes, PₗW₁."""
+    """(T, S, h, n) the hidden layer of the labelled nodes, (PₗW₁)ᵀ"""
     p: Tensor
-    """(T, S, n, C) their class probabilities."""
+    """(T, S, C, n) their class probabilities"""
 
 
 class Adjoint(NamedTuple):
     k: Tensor
     """(n, n) ∂L/∂K + (∂L/∂K)ᵀ, because K is symmetric."""
     z0: Tensor
-    """(S, n, h) ∂L/∂Z⁰"""
+    """(S, h, n) ∂L/∂Z⁰"""
 
 
 def train(k: Tensor, z0: Tensor, w2: Tensor, onehot: Tensor, how: InnerTraining) -> Trace:
@@ -60,51 +64,49 @@ def train(k: Tensor, z0: Tensor, w2: Tensor, onehot: Tensor, how: InnerTraining)
 
     Args:
         k: (n, n) the kernel.
-        z0: (S, n, h) the hidden layer at the start.
-        w2: (S, h, C) the second weights at the start.
-        onehot: (n, C) the labels.
+        z0: (S, h, n) the hidden layer at the start.
+        w2: (S, C, h) the second weights at the start.
+        onehot: (C, n) the labels.
         how: the settings.
     """
-    n = z0.size(1)
+    n = k.size(0)
     b = z0.new_zeros(how.steps + 1, *z0.shape)
     ws = w2.new_empty(how.steps + 1, *w2.shape)
     ms = z0.new_empty(how.steps, *z0.shape)
     ps = z0.new_empty(how.steps, z0.size(0), *onehot.shape)
     ws[0] = w2
-    vb, v2 = torch.zeros_like(z0), torch.zeros_like(w2)
-    k = k.expand(z0.size(0), n, n)
+    vb, v2, start = torch.zeros_like(z0), torch.zeros_like(w2), z0.view(-1, n)
     for t in range(how.steps):
-        m = torch.baddbmm(z0, k, b[t], out=ms[t])  # PₗW₁
-        p = torch.softmax(m @ ws[t], dim=2, out=ps[t])
-        r = (p - onehot).div_(n)  # ∂CE/∂logits; the gradient of W₁ is Pₗᵀ r W₂ᵀ
-        vb = torch.baddbmm(vb, r, ws[t].mT, beta=how.momentum)
-        v2 = torch.baddbmm(v2, m.mT, r, beta=how.momentum)
+        w2, m = ws[t], ms[t]
+        torch.addmm(start, b[t].view(-1, n), k, out=m.view(-1, n))  # (PₗW₁)ᵀ
+        p = torch.softmax(w2 @ m, dim=1, out=ps[t])
+        r = (p - onehot).div_(n)  # ∂CE/∂logits; the gradient of W₁ is Pₗᵀ rᵀ W₂ᵀ
+        vb = torch.baddbmm(vb, w2.mT, r, beta=how.momentum)
+        v2 = torch.baddbmm(v2, r, m.mT, beta=how.momentum)
         torch.sub(b[t], vb, alpha=how.lr, out=b[t + 1])
-        torch.sub(ws[t], v2, alpha=how.lr, out=ws[t + 1])
+        torch.sub(w2, v2, alpha=how.lr, out=ws[t + 1])
     return Trace(b, ws, ms, ps)
 
 
 def reverse(trace: Trace, k: Tensor, b_bar: Tensor, w2_bar: Tensor, onehot: Tensor, how: InnerTraining) -> Adjoint:
     """From the derivatives of a loss in the last B and W₂ to those in K and Z⁰: :func:`train` backwards, exact."""
-    n = onehot.size(0)
+    n = k.size(0)
     vb_bar, v2_bar = torch.zeros_like(b_bar), torch.zeros_like(w2_bar)
     m_bars = torch.empty_like(trace.m)
-    k = k.expand(b_bar.size(0), n, n)
     for t in range(how.steps - 1, -1, -1):
         w2, m, p = trace.w2[t], trace.m[t], trace.p[t]
         r = (p - onehot).div_(n)
         vb_bar = torch.sub(vb_bar, b_bar, alpha=how.lr)
         v2_bar = torch.sub(v2_bar, w2_bar, alpha=how.lr)
-        r_bar = torch.baddbmm(m @ v2_bar, vb_bar, w2)
-        weighted = p * r_bar
-        z_bar = torch.addcmul(weighted, p, weighted.sum(2, keepdim=True), value=-1).div_(n)  # softmax
-        m_bar = torch.baddbmm(r @ v2_bar.mT, z_bar, w2.mT, out=m_bars[t])
-        w2_bar = torch.baddbmm(torch.baddbmm(w2_bar, vb_bar.mT, r), m.mT, z_bar)
-        b_bar = torch.baddbmm(b_bar, k, m_bar)
-        vb_bar = vb_bar * how.momentum
-        v2_bar = v2_bar * how.momentum
+        weighted = torch.baddbmm(w2 @ vb_bar, v2_bar, m).mul_(p)  # r̄ times p
+        z_bar = weighted.addcmul_(p, weighted.sum(1, keepdim=True), value=-1).div_(n)  # softmax
+        m_bar = torch.baddbmm(v2_bar.mT @ r, w2.mT, z_bar, out=m_bars[t])
+        w2_bar = torch.baddbmm(torch.baddbmm(w2_bar, r, vb_bar.mT), z_bar, m.mT)
+        b_bar = torch.addmm(b_bar.view(-1, n), m_bar.view(-1, n), k).view_as(b_bar)
+        vb_bar.mul_(how.momentum)
+        v2_bar.mul_(how.momentum)
     # Σ m̄ bᵀ over steps and starts as one product
-    k_bar = m_bars.permute(2, 0, 1, 3).reshape(n, -1) @ trace.b[:-1].permute(0, 1, 3, 2).reshape(-1, n)
+    k_bar = m_bars.view(-1, n).t() @ trace.b[:-1].view(-1, n)
     return Adjoint(k_bar + k_bar.t(), m_bars.sum(0))
 
 

@@ -73,9 +73,9 @@ class MetaGradient:
         self._labelled = labelled.numpy()
         truth = pseudo.clone()
         truth[labelled] = data.y.cpu()[labelled]
-        self.onehot = F.one_hot(truth).to(self.device, dtype)
+        self.onehot = F.one_hot(truth).t().contiguous().to(self.device, dtype)  # (C, N)
         # ∂L/∂logits of a node is its p − onehot times this
-        pull = torch.full((self.num_nodes, 1), (1 - share) / max(1, self.num_nodes - labelled.numel()), dtype=dtype)
+        pull = torch.full((self.num_nodes,), (1 - share) / max(1, self.num_nodes - labelled.numel()), dtype=dtype)
         pull[labelled] = share / labelled.numel()
         self.pull = pull.to(self.device) / inner.starts
         x = data.x.to(self.device, dtype)
@@ -89,7 +89,9 @@ class MetaGradient:
         )
         self._read()
         self.hat_gram = self._hat @ self.gram  # ÂC₀
-        self._part, self._out = torch.empty_like(self.gram), torch.empty_like(self.gram)
+        self._half = torch.empty_like(self.gram)
+        self._out = torch.full_like(self.gram, -math.inf)
+        self._below = self.gram.new_full((TILE, TILE), -math.inf).tril_()
         self._run: tuple[_Function, _Function] | None = None
 
     # --- the graph ----------------------------------------------------------------------------------------------------
@@ -99,10 +101,10 @@ class MetaGradient:
         """(N,) int64 on the CPU, loops not counted."""
         return torch.from_numpy(np.diff(self._crow) - 1)
 
-    def entries(self) -> tuple[Tensor, Tensor]:
-        """Rows and columns of the edges, both directions, without loops."""
-        apart = self._row != self._col
-        return self._row[apart], self._col[apart]
+    def edges(self) -> tuple[Tensor, Tensor]:
+        """The ends u < v of the edges."""
+        above = self._row < self._col
+        return self._row[above], self._col[above]
 
     def flip(self, u: int, v: int) -> None:
         """Add or remove the edge, and bring ÂC₀ up to date."""
@@ -128,6 +130,8 @@ class MetaGradient:
         self._values = self._root[row] * self._root[self._columns]
         self._row, self._col = (torch.from_numpy(index).to(self.device) for index in (row, self._columns))
         self.root = torch.from_numpy(self._root).to(self.device, self.dtype)
+        # where the entry (j, i) stands, for every entry (i, j)
+        self._reversed = torch.from_numpy(np.searchsorted(self._keys, self._columns * n + row)).to(self.device)
         self._pointer = torch.from_numpy(self._crow).to(self.device)
         self._hat = self._pack(self._crow, self._columns, self._values, n)
         self._hat_labelled = self._some_rows(self._labelled)
@@ -158,7 +162,7 @@ class MetaGradient:
     def start(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Random W₁ (S, F, h) and W₂ (S, h, C), uniform within one over the root of their columns."""
         how = self.inner
-        shapes = (how.starts, self.features.num_features, how.hidden), (how.starts, how.hidden, self.onehot.size(1))
+        shapes = (how.starts, self.features.num_features, how.hidden), (how.starts, how.hidden, self.onehot.size(0))
         first, second = (
             (torch.rand(shape, generator=rng, dtype=self.dtype) * 2 - 1).div_(math.sqrt(shape[2])).to(self.device)
             for shape in shapes
@@ -166,90 +170,96 @@ class MetaGradient:
         return first, second
 
     def scores(self, w1: Tensor, w2: Tensor, *, exact: bool = True) -> Tensor:
-        """(N, N) symmetric: how fast the attacker's loss rises as the pair is flipped; the diagonal means nothing.
-
-        As for :meth:`gradient`, the matrix is filled anew by the next call.
-        """
+        """(N, N): how fast the attacker's loss rises as the pair i < j is flipped; filled anew by the next call."""
         score = self.gradient(w1, w2, exact=exact)
-        row, col = self.entries()
+        row, col = self.edges()
         score[row, col] = -score[row, col]  # on an edge the flip is a removal
         return score
 
     def gradient(self, w1: Tensor, w2: Tensor, *, exact: bool = True) -> Tensor:
-        """(N, N) ∂L/∂A of both entries of a pair together, for training from ``w1`` and ``w2``."""
-        xw = self.features.linear(w1, None, None)  # XW₁⁰
-        k_x = self._hat_labelled @ self.hat_gram  # PₗXᵀ
-        k_y = (self._hat @ k_x.t()).t()  # PₗXᵀÂ
-        k = self._hat_labelled @ k_y.t()  # K = PₗPₗᵀ
-        trace = self._train(k, self._over(self._hat_labelled, self._over(self._hat, xw)), w2)
+        """(N, N) ∂L/∂A of both entries of a pair i < j together, for training from ``w1`` and ``w2``.
+
+        On and below the diagonal it is −∞. The matrix is filled anew by the next call.
+        """
+        hat, hat_labelled = self._hat, self._hat_labelled
+        xw = _flat(self.features.linear(w1, None, None))  # XW₁⁰, all starts side by side: (N, S h)
+        k_x = hat_labelled @ self.hat_gram  # PₗXᵀ
+        k_y = (hat @ k_x.t()).t()  # PₗXᵀÂ
+        k = hat_labelled @ k_y.t()  # K = PₗPₗᵀ
+        trace = self._train(k, self._by_start(hat_labelled @ (hat @ xw)), w2.mT.contiguous())
         if not exact:
             return self._assemble(*self._first_order(trace, xw, k_x))
-        b, w2 = trace.b[-1], trace.w2[-1]
-        xw_end = xw + k_x.t() @ b  # XW₁ at the end
-        hidden = self._over(self._hat, self._over(self._hat, xw_end))
-        r = self._pull(hidden @ w2)  # ∂L/∂logits
+        b, w2 = trace.b[-1].view(-1, k.size(0)).t(), trace.w2[-1]
+        xw_end = torch.addmm(xw, k_x.t(), b)  # XW₁ at the end
+        hidden = self._by_start(hat @ (hat @ xw_end))
+        r = self._pull(w2 @ hidden)  # ∂L/∂logits, (S, C, N)
         # Q = Pᵀ r W₂ᵀ is ∂L/∂W₁ at the end; of it only XQ is needed
-        xq = self.hat_gram.t() @ self._over(self._hat, r @ w2.mT)
-        b_bar = self._over(self._hat_labelled, self._over(self._hat, xq))
-        adjoint = self._reverse(trace, k, b_bar, hidden.mT @ r)
+        xq = self.features.gram(hat @ (hat @ _together(w2.mT @ r)))
+        b_bar = self._by_start(hat_labelled @ (hat @ xq))
+        adjoint = self._reverse(trace, k, b_bar, r @ hidden.mT)
         # ∂L/∂Pₗ through the training, times Xᵀ
-        t_x = torch.cat([_flat(b), _flat(adjoint.z0), adjoint.k], 1) @ torch.cat([_flat(xq), _flat(xw), k_x.t()], 1).t()
-        return self._assemble(_flat(r), _flat(xw_end @ w2), t_x)
+        t_x = torch.cat([b, _together(adjoint.z0), adjoint.k], 1) @ torch.cat([xq, xw, k_x.t()], 1).t()
+        return self._assemble(_together(r), _together(w2 @ self._by_start(xw_end)), t_x)
 
-    def _over(self, rows: _Rows, h: Tensor) -> Tensor:
-        """The product with each of the S matrices h (S, N, ·)."""
-        return (rows @ _flat(h)).view(-1, h.size(0), h.size(2)).transpose(0, 1)
+    def _by_start(self, flat: Tensor) -> Tensor:
+        """(N, S h) → (S, h, N)"""
+        return flat.t().contiguous().view(self.inner.starts, -1, flat.size(0))
 
     def _pull(self, logits: Tensor) -> Tensor:
-        return (torch.softmax(logits, dim=2) - self.onehot) * self.pull
+        return (torch.softmax(logits, dim=1) - self.onehot) * self.pull
 
     def _first_order(self, trace: Trace, xw: Tensor, k_x: Tensor) -> tuple[Tensor, Tensor]:
         """H as a product: the gradients at the weights after each step, summed, the weights taken as fixed (Eq. 11)."""
-        hidden = self._over(self._hat, self._over(self._hat, xw))
-        kernel = self._hat @ (self._hat @ k_x.t())  # PPₗᵀ
+        hidden = self._by_start(self._hat @ (self._hat @ xw))
+        kernel = (self._hat @ (self._hat @ k_x.t())).t()  # PₗPᵀ
         pulls = torch.zeros_like(hidden)
         through = torch.zeros_like(kernel)
         for b, w2 in zip(trace.b[1:], trace.w2[1:], strict=True):
-            pull = self._pull((hidden + kernel @ b) @ w2) @ w2.mT
+            pull = w2.mT @ self._pull(w2 @ (hidden + b @ kernel))
             pulls += pull
-            through.addmm_(_flat(pull), _flat(b).t())
-        return torch.cat([_flat(pulls), through], 1), torch.cat([_flat(xw), k_x.t()], 1)
+            through.addmm_(_together(b), _together(pull).t())
+        return torch.cat([_together(pulls), through.t()], 1), torch.cat([xw, k_x.t()], 1)
 
     def _assemble(self, left: Tensor, right: Tensor, t_x: Tensor | None = None) -> Tensor:
         """∂L/∂A from H = left rightᵀ + t_x, the last in the labelled rows."""
         s, row, col = self.root.unsqueeze(1), self._row, self._col
-        # H Â + Â H and its transpose, each entry times d_i^(−1/2) d_j^(−1/2): first what is of low rank
-        hat_left, hat_right = self._hat @ left, self._hat @ right
-        rows = s * torch.cat([left, hat_left, right, hat_right], 1)
-        cols = s * torch.cat([hat_right, right, hat_left, left], 1)
-        # … then what comes from the labelled rows, itself without its transpose
-        part = self._part.zero_()
+        # H Â + Â H, each entry times d_i^(−1/2) d_j^(−1/2): what comes from the labelled rows …
+        half = self._half.zero_()
         if t_x is not None:
-            self._at_labelled.times(t_x * self.root, out=part)
-            part[self.labelled] += (self._hat @ t_x.t()).t() * self.root * s[self.labelled]
-        # Through the degrees: ∂L/∂d_i is −1/(2 d_i) times the sum over the entries of row i, loops included.
-        at_entries = (rows[row] * cols[col]).sum(1, keepdim=True) + (part[row, col] + part[col, row]).unsqueeze(1)
-        by_degree = segment_sum(at_entries, self._pointer) * (s.square() / -2)
-        one = torch.ones_like(by_degree)
-        rows, cols = torch.cat([rows, by_degree, one], 1), torch.cat([cols, one, by_degree], 1)
-        torch.addmm(part, rows, cols.t(), out=self._out)
-        # tile by tile: a transposed matrix that is larger than the cache is read many times over
+            self._at_labelled.times(t_x * self.root, out=half)
+            half[self.labelled] += (self._hat @ t_x.t()).t() * self.root * s[self.labelled]
+        # … and what is of low rank
+        left, right = left.contiguous(), right.contiguous()
+        rows = s * torch.cat([left, self._hat @ left], 1)
+        cols = s * torch.cat([self._hat @ right, right], 1)
+        # Through the degrees: ∂L/∂d_i is −1/(2 d_i) times the sum over the entries of row i, loops included, of this
+        # and its transpose.
+        entry = (rows[row] * cols[col]).sum(1) + half[row, col]
+        by_degree = segment_sum((entry + entry[self._reversed]).unsqueeze(1), self._pointer) * (s.square() / -2)
+        rows, cols = torch.cat([rows, by_degree], 1), torch.cat([cols, torch.ones_like(by_degree)], 1)
+        torch.addmm(half, rows, cols.t(), out=half)
+        # Plus the transpose. Tile by tile, because a transposed matrix larger than the cache is read many times over,
+        # and above the diagonal only.
         for i in range(0, self.num_nodes, TILE):
-            for j in range(0, self.num_nodes, TILE):
-                self._out[i : i + TILE, j : j + TILE] += part[j : j + TILE, i : i + TILE].t()
+            here = slice(i, i + TILE)
+            for j in range(i, self.num_nodes, TILE):
+                there = slice(j, j + TILE)
+                torch.add(half[here, there], half[there, here].t(), out=self._out[here, there])
+            diagonal = self._out[here, here]
+            diagonal += self._below[: diagonal.size(0), : diagonal.size(0)]
         return self._out
 
     # --- the training inside ------------------------------------------------------------------------------------------
 
     def _train(self, k: Tensor, z0: Tensor, w2: Tensor) -> Trace:
-        inputs = k, z0, w2, self.onehot[self.labelled]
+        inputs = k, z0, w2, self.onehot[:, self.labelled]
         if self._run is None:
             self._run = self._prepare(*inputs)
         return Trace(*self._run[0](*inputs))
 
     def _reverse(self, trace: Trace, k: Tensor, b_bar: Tensor, w2_bar: Tensor) -> Adjoint:
         assert self._run is not None
-        return Adjoint(*self._run[1](*trace, k, b_bar, w2_bar, self.onehot[self.labelled]))
+        return Adjoint(*self._run[1](*trace, k, b_bar, w2_bar, self.onehot[:, self.labelled]))
 
     def _prepare(self, k: Tensor, z0: Tensor, w2: Tensor, onehot: Tensor) -> tuple[_Function, _Function]:
         def forth(k: Tensor, z0: Tensor, w2: Tensor, onehot: Tensor) -> Trace:
@@ -266,5 +276,10 @@ class MetaGradient:
 
 
 def _flat(h: Tensor) -> Tensor:
-    """(S, N, C) → (N, S C)"""
+    """(S, N, h) → (N, S h)"""
     return h.transpose(0, 1).reshape(h.size(1), -1)
+
+
+def _together(h: Tensor) -> Tensor:
+    """(S, h, N) → (N, S h)"""
+    return h.reshape(-1, h.size(2)).t()

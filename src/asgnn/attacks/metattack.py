@@ -134,7 +134,7 @@ class _Rules:
 
     def best(self, score: Tensor, graph: MetaGradient, flips: list[list[int]]) -> tuple[int, int] | None:
         """The pair of the highest score that may be flipped, or ``None``; ``score`` is spoilt."""
-        row, col = graph.entries()
+        row, col = graph.edges()
         degree = graph.degree
         # edges apart, because what is allowed differs between additions and removals
         removals = score[row, col]
@@ -155,14 +155,12 @@ class _Rules:
             score.masked_fill_(added[kind][:, kind], NEVER)
             removals.masked_fill_(removed[kind[row], kind[col]], NEVER)
         score[row, col] = removals
-        score.fill_diagonal_(NEVER)
         if flips:
             u, v = torch.tensor(flips, device=score.device).t()
             score[u, v] = NEVER
-            score[v, u] = NEVER
         # rows first: torch finds the place of a maximum several times more slowly than the maximum
         first = int(score.amax(1).argmax())
         second = int(score[first].argmax())
         if float(score[first, second]) == NEVER:
             return None
-        return min(first, second), max(first, second)
+        return first, second

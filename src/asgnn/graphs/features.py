@@ -111,6 +111,13 @@ class Features:
         out: Tensor = _SparseLinear.apply(weight, self, keep, scale)
         return out
 
+    def gram(self, h: Tensor) -> Tensor:
+        """X Xᵀ h for h (N, C), without the N×N matrix; no gradient."""
+        if self.by_row is None or self.by_column is None:
+            assert self.dense is not None
+            return self.dense @ (self.dense.t() @ h)
+        return self.by_row.times(self.by_column.times(h.unsqueeze(0))).squeeze(0)
+
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Features:
         def rows(part: Rows | None) -> Rows | None:
             if part is None:
