@@ -2,7 +2,7 @@
 
     python scripts/attack_strength.py measure --device cuda    # writes docs/records/attacks.json
     python scripts/attack_strength.py starts --device cuda     # writes docs/records/metattack_starts.json
-    python scripts/attack_strength.py table                    # prints the tables of docs/attacks.md out of them
+    python scripts/attack_strength.py table                    # puts them and the benchmark into docs/attacks.md
 
 The flips are made first, into runs/attacks, and are taken from there if they are there; nothing is searched, and the
 test labels are read once, for the figures.
@@ -31,6 +31,8 @@ from asgnn.training import fit_many, recipe
 RECORDS = Path(__file__).parents[1] / "docs" / "records"
 RECORD = RECORDS / "attacks.json"
 STARTS_RECORD = RECORDS / "metattack_starts.json"
+PAGE = RECORDS.parent / "attacks.md"
+BENCH_RECORD = RECORDS / "bench-attacks.json"
 FOLDER = Path("runs/attacks")
 METATTACK = {"cora": "published", "citeseer": "published", "cora_ml": "published", "acm": "random:0"}
 RATES = (0.05, 0.25)
@@ -130,8 +132,14 @@ def _keep(record: dict[str, Any], part: str, row: dict[str, Any]) -> None:
 
 
 def table() -> None:
+    """Every table of the page stands after a comment with its name."""
+    text = PAGE.read_text()
     for name, lines in tables().items():
-        print(f"<!-- {name} -->", *lines, "", sep="\n")
+        before, mark, after = text.partition(f"<!-- {name} -->\n\n")
+        while after.startswith("|"):
+            after = after.partition("\n")[2]
+        text = before + mark + "".join(f"{line}\n" for line in lines) + after
+    PAGE.write_text(text)
 
 
 def tables() -> dict[str, list[str]]:
@@ -163,6 +171,14 @@ def tables() -> dict[str, list[str]]:
             found = [row["val"] for row in chosen["rows"] if (row["dataset"], row["starts"]) == (name, count)]
             cells.append(", ".join(f"{value:.1f}" for value in found))
         out["starts"].append(f"| {count} | {' | '.join(cells)} |")
+    out["bench"] = [
+        "| attack on cora | asgnn | DeepRobust | times as long | times the memory |",
+        "|:--|--:|--:|--:|--:|",
+    ]
+    for case in json.loads(BENCH_RECORD.read_text())["cases"]:
+        ours, theirs = case["sides"]
+        times = f"{ours['seconds']:.3f} s a {case['unit']} | {theirs['seconds']:.2f} s | {theirs['ratio']:.0f}"
+        out["bench"].append(f"| {case['name']} | {times} | {theirs['peak_ratio']:.1f} |")
     return out
 
 

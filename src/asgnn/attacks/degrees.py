@@ -11,10 +11,10 @@ from asgnn.errors import ConfigError, GraphError
 
 
 class DegreeTest:
-    r"""Whether the degrees before and after a flip may stem from one power law (Zügner et al., KDD 2018, Sec. 4.1).
+    r"""Whether the degrees before and after a flip may stem from one power law (Zügner et al., KDD 2018).
 
     Of the degrees :math:`d_i \ge d_{\min}`, n of them with :math:`S = \sum_i \log d_i`, the power law is fitted by
-    :math:`\alpha = 1 + n / (S - n \log(d_{\min} - 1/2))` (Eq. 6) and has the score
+    :math:`\alpha = 1 + n / (S - n \log(d_{\min} - 1/2))` and has the score
 
     .. math:: \ell = n \log\alpha + n \alpha \log d_{\min} + (\alpha + 1) S.
 

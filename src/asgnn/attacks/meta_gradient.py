@@ -209,7 +209,7 @@ class MetaGradient:
         return (torch.softmax(logits, dim=1) - self.onehot) * self.pull
 
     def _first_order(self, trace: Trace, xw: Tensor, k_x: Tensor) -> tuple[Tensor, Tensor]:
-        """H as a product: the gradients at the weights after each step, summed, the weights taken as fixed (Eq. 11)."""
+        """H as a product: the gradients at the weights after each step, summed, the weights taken as fixed."""
         hidden = self._by_start(self._hat @ (self._hat @ xw))
         kernel = (self._hat @ (self._hat @ k_x.t())).t()  # PₗPᵀ
         pulls = torch.zeros_like(hidden)

@@ -22,7 +22,7 @@ from asgnn.progress import Progress
 from asgnn.threads import one_thread
 
 Variant = Literal["self", "train", "both"]
-# λ of Eq. (10): the share of the loss on the labelled nodes
+# the paper's λ: the share of the loss on the labelled nodes
 SHARE: dict[str, float] = {"self": 0.0, "train": 1.0, "both": 0.5}
 NEVER = -math.inf
 
@@ -45,7 +45,7 @@ def metattack(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Perturbation:
-    r"""Flips that make a model trained on the graph err (Zügner & Günnemann, ICLR 2019).
+    r"""Flips that make a model trained on the graph err (Zügner & Günnemann, ICLR 2019, Alg. 1).
 
     Each flip is the one whose meta-gradient promises most: the surrogate :math:`\hat A^2 X W_1 W_2` is trained from
     a random start, the attacker's loss is taken at the end of the training, and its derivative in every pair of nodes
@@ -64,11 +64,11 @@ def metattack(
         rng: a CPU generator; equal states give equal flips on one machine.
         variant: what the attacker's loss is.
         exact: through the training, or, with ``False``, the sum of the gradients at its steps as if the weights did
-            not depend on the graph (A-Meta, Sec. 4.3). Here the exact one is also the faster one.
+            not depend on the graph (the paper's A-Meta). Here the exact one is also the faster one.
         inner: how the surrogate is trained.
         add: whether edges may be added.
         remove: whether edges may be removed.
-        degree_test: whether the degrees must stay plausible under a power law (Sec. 4.2).
+        degree_test: whether the degrees must stay plausible: :class:`~asgnn.attacks.degrees.DegreeTest`.
         allow_isolated: whether a removal may leave a node without an edge.
         device: where to compute.
         dtype: of the computation.
@@ -102,7 +102,9 @@ def metattack(
         while len(flips) < budget:
             # A start of its own for every flip, drawn by its number, so that a stopped attack goes on with the same.
             start = torch.Generator().manual_seed((seed + len(flips)) % 2**62)
+            # Alg. 1: train from a random start, back-propagate through the training, turn the sign on edges, …
             score = graph.scores(*graph.start(start), exact=exact)
+            # … take the highest entry that the constraints allow, and flip it
             pair = rules.best(score, graph, flips)
             if pair is None:
                 break
@@ -119,7 +121,7 @@ def metattack(
 
 
 def pseudo_labels(data: Data, labelled: Tensor, rng: torch.Generator) -> Tensor:
-    """(N,) the classes that a surrogate trained on the clean graph gives (Sec. 4.1)."""
+    """(N,) the classes that a surrogate trained on the clean graph gives (Alg. 1, its first two lines)."""
     return linear_logits(data, fit_linear(data, labelled, rng)).argmax(1)
 
 

@@ -72,8 +72,8 @@ def nettack(
         features: whether features may be flipped; they must be 0 or 1.
         direct: whether the flips are at the target; else they are at its influencers, and none touches the target.
         influencers: how many neighbours serve as influencers, at most.
-        degree_test: hold to :class:`~asgnn.attacks.degrees.DegreeTest` (Sec. 4.1).
-        cooccurrence: add only features that occur together with those a node has (Sec. 4.2).
+        degree_test: hold to :class:`~asgnn.attacks.degrees.DegreeTest`.
+        cooccurrence: add only features that occur together with those a node has.
         allow_isolated: whether a removal may leave a node without an edge.
         checkpoint: where the state is kept after each target.
         progress: called with the flips made and the flips in all, after each target.
@@ -262,7 +262,7 @@ class Around:
                 + Z_v \big[(t_v + c_v + e c_u)(d_v'^{-1/2} - d_v^{-1/2}) + s a'_u d_v'^{-1/2}\big],
 
         where :math:`c = a' - a`: a changes at u and v only, and r by the changes of q at u and v, wherever these are
-        neighbours, and by the new term at u and v. It replaces the update of :math:`[\hat A^2]_0` of Theorem 5.1,
+        neighbours, and by the new term at u and v. It replaces the update of :math:`[\hat A^2]_0` in the paper,
         which needs a loop over the neighbours of each candidate. Time O(N C).
         """
         graph, d, a, t, target = self.graph, self.d, self.a, self.t, self.target
@@ -353,7 +353,7 @@ class _Rules:
 
 
 def cooccurring(x: sp.csr_array, by_feature: sp.csc_array, own: Ints) -> Bools:
-    r"""Which features a random walk may reach from the features ``own`` of a node (Sec. 4.2): (F,).
+    r"""Which features a random walk may reach from the features ``own`` of a node: (F,).
 
     Features are neighbours if a node of the clean graph has both, :math:`E_{ij} = 1`. One step from a random feature of
     S leads to i with probability :math:`p(i | S) = |S|^{-1} \sum_{j \in S} E_{ij} / d_j`, and i is allowed if this

@@ -24,7 +24,7 @@ def check_schedule(steps: int, base_lr: float, samples: int) -> None:
 def multiplier(values: Tensor, budget: float, guess: float = 0.0) -> float:
     r"""The :math:`\mu \ge 0` that makes clip(values − μ, 0, 1) the projection onto {s ∈ [0, 1]ᴾ : Σ s ≤ budget}.
 
-    Xu et al. 2019, Prop. 1: 0 where clipping alone keeps the budget, else the root of
+    Xu et al. 2019: 0 where clipping alone keeps the budget, else the root of
     :math:`\sum \mathrm{clip}(a - \mu, 0, 1) = \mathrm{budget}`, found by bisection. Of the last interval it is the
     end on which the budget is kept. Time O(P), most of it in two passes if ``guess`` is a little below μ: the entries
     below a lower bound of μ add nothing and are left out.

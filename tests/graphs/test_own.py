@@ -1,0 +1,79 @@
+"""The flips that the package carries: whole, within their budget, and made as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from asgnn.errors import ConfigError
+from asgnn.graphs import DATASETS, OWN_FLIPS, find_dataset, load_dataset, load_own, random_split
+
+RATES = {"metattack": (0.001, 0.05, 0.1, 0.15, 0.2, 0.25), "nettack": (1, 2, 3, 4, 5)}
+ALL = [
+    (attack, name, rate, split)
+    for attack, graphs in OWN_FLIPS.items()
+    for name, split in graphs.items()
+    for rate in RATES[attack]
+]
+
+
+@pytest.mark.parametrize(("attack", "name", "rate", "split"), ALL)
+def test_what_they_say_of_themselves(attack: str, name: str, rate: float, split: str) -> None:
+    found = load_own(name, attack, rate)
+    dataset = find_dataset(name)
+    assert found.num_nodes == dataset.nodes
+    told = {"attack": attack, "dataset": name, "split": split, "rate": f"{rate:g}"}
+    assert told.items() <= found.meta.items()
+    assert found.meta["command"].startswith(f"asgnn attack --dataset {name} --method {attack} ")
+    assert found.meta["machine"]
+    assert found.meta["version"]
+    if attack == "metattack":
+        assert found.targets is None
+        assert len(found) == int(rate * dataset.edges)
+    else:
+        assert found.targets is not None
+        assert len(found) == rate * found.targets.numel()
+
+
+@pytest.mark.parametrize(("attack", "name", "rate", "split"), [one for one in ALL if one[1] != "cora"])
+def test_they_fit_the_graph(attack: str, name: str, rate: float, split: str, mirror: Callable[..., Path]) -> None:
+    mirror(DATASETS[name].source)
+    data, found = load_dataset(name), load_own(name, attack, rate)
+    degree = torch.bincount(found.apply(data).edge_index[0], minlength=found.num_nodes)
+    assert int(degree.min()) >= 1
+    if found.targets is not None:
+        before = torch.bincount(data.edge_index[0], minlength=found.num_nodes)
+        assert int(before[found.targets].min()) > 10
+        assert torch.isin(found.flips, found.targets).any(dim=0).all()
+        if split == "random:0":
+            assert torch.isin(found.targets, random_split(data, 0).test).all()
+
+
+def test_metattack_on_the_built_in_graph_joins_classes() -> None:
+    data, found = load_dataset("cora"), load_own("cora", "metattack", 0.25)
+    added = found.added(data)
+    assert added.size(1) > 0.9 * len(found)
+    # three quarters of random pairs are of different classes too
+    assert float((data.y[added[0]] != data.y[added[1]]).float().mean()) > 0.9
+    smaller = load_own("cora", "metattack", 0.05)
+    assert torch.equal(smaller.flips, found.flips[:, : len(smaller)])
+
+
+BAD = {
+    "graph": (("citeseer", "metattack", 0.1), "no metattack flips of citeseer of its own, only of cora and acm"),
+    "attack": (("cora", "dice", 0.1), "no dice flips of cora"),
+    "too much": (("cora", "metattack", 0.3), "up to a rate of 0.25; 0.3 was asked for"),
+    "nothing": (("cora", "metattack", 0.0), "up to a rate of 0.25"),
+    "NaN": (("cora", "metattack", float("nan")), "up to a rate of 0.25"),
+    "half a flip": (("acm", "nettack", 1.5), "1, 2, 3, 4 or 5 flips a target; 1.5 was asked for"),
+    "text": (("acm", "nettack", "2"), "must be a number"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD.values(), ids=BAD.keys())
+def test_what_is_not_there(arguments: tuple[str, str, float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_own(*arguments)
