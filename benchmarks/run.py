@@ -14,7 +14,6 @@ busy loops, and a core that is taken away makes small operations many times as l
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import platform
@@ -30,6 +29,8 @@ import torch_geometric
 from cases import CASES, NOT_QUICK, Setting
 from measure import Case, check, peak_memory, timings
 
+from asgnn.experiments.machine import machine
+
 COLUMNS = "{:<15} {:<16} {:>10} {:>8} {:>15} {:>10} {:>8}  {}"
 
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (name,) = arguments.only
         print(json.dumps(peak_memory(CASES[name](setting).sides[arguments.peak_of].run, setting.device)))
         return 0
-    record = machine(setting)
+    record = about(setting)
     print(", ".join(f"{key} {value}" for key, value in record.items()))
     print(COLUMNS.format("case", "side", "time", "ratio", "(quartiles)", "memory", "ratio", "difference"), flush=True)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -72,10 +73,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def machine(setting: Setting) -> dict[str, Any]:
-    cuda = setting.device.type == "cuda"
+def about(setting: Setting) -> dict[str, Any]:
     return {
-        "machine": torch.cuda.get_device_name() if cuda else processor(),
+        "machine": machine(setting.device),
         "device": setting.device.type,
         "threads": torch.get_num_threads(),
         "wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
@@ -84,14 +84,6 @@ def machine(setting: Setting) -> dict[str, Any]:
         "torch_geometric": torch_geometric.__version__,
         "quick": setting.quick,
     }
-
-
-def processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def measure(name: str, setting: Setting) -> dict[str, Any]:

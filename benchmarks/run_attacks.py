@@ -36,7 +36,7 @@ import scipy.sparse as sp
 import torch
 from cases import Setting, cora
 from measure import Check, resident
-from run import COLUMNS, lines, machine
+from run import COLUMNS, about, lines
 from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.data import Data
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     data = cora()
     split, whose = choose_split(data)
-    record = machine(Setting(torch.device("cpu"), False)) | {"peer": PEER, "split": whose, "wait_policy": wait_policy()}
+    record = about(Setting(torch.device("cpu"), False)) | {"peer": PEER, "split": whose, "wait_policy": wait_policy()}
     # The sides run for minutes, one after the other: other programs can change a ratio, so say whether there are any.
     record["load"] = round(os.getloadavg()[0], 2)
     print(", ".join(f"{key} {value}" for key, value in record.items()))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from torch_geometric.data import Data
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.asmp.params import Objective
+from asgnn.experiments.machine import machine
 from asgnn.graphs import Split, load_dataset, load_poisoned, published_split
 from asgnn.models import ASGNN
 from asgnn.training import Recipe, TrainConfig, accuracy, fit_many
@@ -123,13 +123,11 @@ def main() -> None:
         if rate:
             data = load_poisoned(name, "metattack", rate).apply(data)
         graphs.append((data, published_split(name)))
-    cuda = arguments.device.startswith("cuda")
-    machine = torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine()
     # what is there of the other objective stays
     record: dict[str, Any] = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     record |= {
         "command": f"python scripts/choose_defaults.py --device {arguments.device} -o docs/records/defaults.json",
-        "machine": machine,
+        "machine": machine(arguments.device),
         "torch": torch.__version__,
         "cases": [f"{name} {rate:.0%}" for name, rate in CASES],
         "chosen_by": "mean validation accuracy over the cases",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 
 import asgnn
 from asgnn.experiments import Cell, run_cell
+from asgnn.experiments.machine import machine
 from asgnn.graphs import load_dataset, load_poisoned, published_split
 from asgnn.graphs.keys import contains, to_keys
 from asgnn.models import ASGNN
@@ -41,12 +41,10 @@ MODELS: dict[str, tuple[str, Any]] = {
 
 
 def measure(device: str) -> None:
-    cuda = device.startswith("cuda")
-    machine = torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine()
     record: dict[str, Any] = {
         "command": f"python scripts/readme_figures.py measure --device {device}",
         "version": asgnn.__version__,
-        "machine": machine,
+        "machine": machine(device),
         "torch": torch.__version__,
         "cells": [],
     }

@@ -206,6 +206,12 @@ def test_tables_of_the_attacks_are_those_of_the_records(monkeypatch: pytest.Monk
     seconds = {row["dataset"]: row["attack_seconds"] for row in record["metattack"]}
     assert set(seconds) == {"cora", "citeseer", "cora_ml", "acm"}
     assert f"{sum(seconds.values()):.0f} seconds" in page
+    bench = json.loads((ROOT / "docs" / "records" / "bench-attacks.json").read_text())
+    fast = {case["name"]: case["sides"][1]["ratio"] for case in bench["cases"]}
+    assert (
+        f"Metattack is {fast['metattack']:.0f} and Nettack {fast['nettack']:.0f} times as fast"
+        in (ROOT / "README.md").read_text()
+    )
 
 
 def test_our_attacks_are_as_strong_as_the_published_ones() -> None:

@@ -32,7 +32,7 @@ class Checkpoint(Protocol):
 class FileCheckpoint:
     """A checkpoint in a NumPy archive: written whole, at most once in ``every`` seconds and when the block is left.
 
-    Use it as ``with FileCheckpoint(path, spec, names) as checkpoint``: leaving the block, by Ctrl-C too, writes what
+    Use it as ``with FileCheckpoint(path, spec) as checkpoint``: leaving the block, by Ctrl-C too, writes what
     the attack saved last. A file that another attack wrote (another ``spec``) is named and not touched.
     """
 

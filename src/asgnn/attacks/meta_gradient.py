@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,27 +13,11 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.attacks.inner import Adjoint, InnerTraining, Trace, captured, reverse, train
-from asgnn.graphs.csr import csr_matmul, segment_sum
-from asgnn.graphs.features import Features
+from asgnn.graphs.csr import segment_sum
+from asgnn.graphs.features import Features, Rows
 
 _Function = Callable[..., Sequence[Tensor]]
 TILE = 256
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """Some rows of Â, sparse."""
-
-    crow: Tensor
-    col: Tensor
-    value: Tensor
-    shape: tuple[int, int]
-
-    def __matmul__(self, dense: Tensor) -> Tensor:
-        return self.times(dense)
-
-    def times(self, dense: Tensor, out: Tensor | None = None) -> Tensor:
-        return csr_matmul(self.crow, self.col, self.value, self.shape, dense, out)
 
 
 class MetaGradient:
@@ -143,19 +126,19 @@ class MetaGradient:
         scaled = (self._values * self._root[row])[at]
         self._at_labelled = self._pack(crow, place[self._columns[at]], scaled, self._labelled.size)
 
-    def _some_rows(self, rows: NDArray[np.int64]) -> _Rows:
+    def _some_rows(self, rows: NDArray[np.int64]) -> Rows:
         first, size = self._crow[rows], self._crow[rows + 1] - self._crow[rows]
         crow = np.concatenate([[0], np.cumsum(size)])
         entry = np.arange(crow[-1]) + np.repeat(first - crow[:-1], size)
         return self._pack(crow, self._columns[entry], self._values[entry], self.num_nodes)
 
-    def _pack(self, crow: NDArray[np.int64], col: NDArray[np.int64], value: NDArray[np.float64], width: int) -> _Rows:
+    def _pack(self, crow: NDArray[np.int64], col: NDArray[np.int64], value: NDArray[np.float64], width: int) -> Rows:
         on_cpu = self.device.type == "cpu"
         # int32 is what the CPU's sparse product works on
         crow_t, col_t = (
             torch.from_numpy(a.astype(np.int32 if on_cpu else np.int64)).to(self.device) for a in (crow, col)
         )
-        return _Rows(crow_t, col_t, torch.from_numpy(value).to(self.device, self.dtype), (crow.size - 1, width))
+        return Rows(crow_t, col_t, torch.from_numpy(value).to(self.device, self.dtype), (crow.size - 1, width))
 
     # --- the derivative -----------------------------------------------------------------------------------------------
 
@@ -226,7 +209,7 @@ class MetaGradient:
         # H Â + Â H, each entry times d_i^(−1/2) d_j^(−1/2): what comes from the labelled rows …
         half = self._half.zero_()
         if t_x is not None:
-            self._at_labelled.times(t_x * self.root, out=half)
+            self._at_labelled.product(t_x * self.root, out=half)
             half[self.labelled] += (self._hat @ t_x.t()).t() * self.root * s[self.labelled]
         # … and what is of low rank
         left, right = left.contiguous(), right.contiguous()

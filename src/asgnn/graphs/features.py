@@ -24,11 +24,17 @@ class Rows:
     value: Tensor
     shape: tuple[int, int]
 
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        return self.product(dense)
+
+    def product(self, dense: Tensor, out: Tensor | None = None) -> Tensor:
+        """This matrix times ``dense`` (cols, H); see :func:`csr_matmul` for ``out``."""
+        return csr_matmul(self.crow, self.col, self.value, self.shape, dense, out)
+
     def times(self, dense: Tensor) -> Tensor:
         """This matrix times ``dense`` (T, cols, H), one product with all T·H columns: (T, rows, H)."""
         trials, cols, width = dense.shape
-        columns = dense.permute(1, 0, 2).reshape(cols, -1)
-        out = csr_matmul(self.crow, self.col, self.value, self.shape, columns)
+        out = self @ dense.permute(1, 0, 2).reshape(cols, -1)
         return out.view(-1, trials, width).permute(1, 0, 2)
 
     def times_kept(self, dense: Tensor, keep: Tensor, scale: Tensor) -> Tensor:
@@ -116,7 +122,7 @@ class Features:
         if self.by_row is None or self.by_column is None:
             assert self.dense is not None
             return self.dense @ (self.dense.t() @ h)
-        return self.by_row.times(self.by_column.times(h.unsqueeze(0))).squeeze(0)
+        return self.by_row @ (self.by_column @ h)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Features:
         def rows(part: Rows | None) -> Rows | None:

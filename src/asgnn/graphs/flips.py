@@ -87,7 +87,11 @@ class Perturbation:
 
     def first(self, count: int) -> Perturbation:
         """The first ``count`` edge flips: of a greedy attack, what it does with that budget."""
-        if not 0 <= count <= self.flips.size(1) or self.feature_flips is not None:
+        if self.feature_flips is not None:
+            raise ConfigError(
+                "The order of edge flips and feature flips is not kept together, so there are no first ones."
+            )
+        if not 0 <= count <= self.flips.size(1):
             raise ConfigError(
                 f"There are {self.flips.size(1)} edge flips, and the first {count} of them were asked for."
             )
