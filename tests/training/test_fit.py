@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from torch_geometric.nn import GCNConv
 
 from asgnn.errors import AsgnnError, GraphError
 from asgnn.graphs import Split, apply_split
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
 from asgnn.models import GCN, MLP, stack
 from asgnn.training import Fit, TrainConfig, Trial, accuracy, fit, fit_many, predict
 from asgnn.training.fit import _Nodes
@@ -373,3 +376,37 @@ def test_frozen_parameters_stay() -> None:
     fit(one.model, graph(), one.config, split=one.split)
     assert torch.equal(one.model.first.weight, frozen)
     assert not torch.equal(one.model.second.weight, free)
+
+
+class Hooked(GCN):
+    """A GCN with a number that its own step after each step moves, and a penalty that pulls the first bias to 1."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.edges = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self.moved = nn.Parameter(torch.zeros(()), requires_grad=False)
+
+    def begin(self, features: Features, adj: Adjacency) -> None:
+        self.edges.fill_(adj.row.numel() - features.num_nodes)
+
+    def penalty(self, features: Features, adj: Adjacency) -> Tensor:
+        return 100 * (self.first.bias.view(-1, self.first.out_channels) - 1).square().sum(-1)
+
+    def after_step(self, losses: Callable[[], Tensor]) -> None:
+        assert losses().shape == self.moved.view(-1).shape
+        assert bool((losses() > 0).all())
+        self.moved += 1
+
+
+def test_hooks_of_a_model() -> None:
+    data, config = graph(), TrainConfig(epochs=30, lr=0.1)
+    models = [Hooked(WORDS, 4, CLASSES).double() for _ in range(2)]
+    fits = fit_many([Trial(model, config, SPLIT) for model in models], data)
+    for model, done in zip(models, fits, strict=True):
+        assert done.batch == 2
+        assert int(model.edges) == data.num_edges  # from begin
+        # kept with the best weights, though the optimiser does not touch it
+        assert int(model.moved) == done.best_epoch
+        # the penalty is in the loss: at the start it is about a hundred for each of the four biases
+        assert float(done.history.train_loss[0]) > 100
+        assert float(done.history.train_loss[-1]) < 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,20 @@ class NodeClassifier(nn.Module):
 
     def unstacked(self, out: Tensor) -> Tensor:
         return out if self.stacked is not None else out.squeeze(0)
+
+    def begin(self, features: Features, adj: Adjacency) -> None:
+        """Called by ``fit`` on the single model before its training: for what starts from the graph itself."""
+
+    def penalty(self, features: Features, adj: Adjacency) -> Tensor | None:
+        """(T,) what is added to each trial's training loss; ``None`` for nothing."""
+        return None
+
+    def after_step(self, losses: Callable[[], Tensor]) -> None:
+        """Called by ``fit`` after each step of the optimiser: projections, and inner loops of a method's own.
+
+        Args:
+            losses: the training losses (T,) of the parameters as they are now, penalty included, dropout drawn anew.
+        """
 
     def scalars(self) -> Iterable[Tensor]:
         """Parameters that learn with a rate of their own and without weight decay."""

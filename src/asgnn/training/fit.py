@@ -171,7 +171,7 @@ def fit_many(
     for batch in batches:
         members = [trials[i] for i in batch]
         for member in members:
-            member.model.to(place)
+            member.model.to(place).begin(features, adj)
         model = stack([member.model for member in members])
 
         def forward(rng: Sequence[torch.Generator], model: NodeClassifier = model) -> Tensor:
@@ -182,7 +182,10 @@ def fit_many(
             if progress is not None:
                 progress(before + epoch, total)
 
-        runner = _Runner(model, forward, y, members, place)
+        def penalty(model: NodeClassifier = model) -> Tensor | None:
+            return model.penalty(features, adj)
+
+        runner = _Runner(model, forward, y, members, place, penalty)
         work = adj.row.numel() * int(y.max() + 1) * len(members)
         with one_thread(place.type == "cpu" and work < ONE_THREAD_BELOW):
             fits = runner.run([member.model for member in members], report)
@@ -201,11 +204,12 @@ class _Runner:
         y: Tensor,
         trials: Sequence[Trial],
         device: torch.device,
+        penalty: Callable[[], Tensor | None] = lambda: None,
     ) -> None:
-        self.model, self.forward, self.y, self.trials = model, forward, y, trials
+        self.model, self.forward, self.y, self.trials, self.penalty = model, forward, y, trials, penalty
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         # A foreign module may also change its buffers in training, such as running means.
-        self.state = [*self.parameters, *([] if isinstance(model, NodeClassifier) else model.buffers())]
+        self.state = [*model.parameters(), *([] if isinstance(model, NodeClassifier) else model.buffers())]
         if not self.parameters:
             raise ConfigError(f"{type(model).__name__} has no parameter that can be trained.")
         dtype = self.parameters[0].dtype
@@ -272,8 +276,8 @@ class _Runner:
             for i, (model, trial) in enumerate(zip(models, self.trials, strict=True))
         ]
 
-    def _step(self) -> Tensor:
-        self.model.train()
+    def _losses(self) -> Tensor:
+        """(T,) the training losses of the parameters as they are, with what a model adds."""
         logits = self.forward(self.rng)
         if self.highest >= logits.size(-1):
             raise GraphError(
@@ -281,11 +285,19 @@ class _Runner:
                 "nodes for training and validation."
             )
         losses = self.train.losses(self.train.of(logits))
+        penalty = self.penalty()
+        return losses if penalty is None else losses + penalty
+
+    def _step(self) -> Tensor:
+        self.model.train()
+        losses = self._losses()
         # Trials do not touch each other, so the gradient of the sum is each one's own gradient.
         grads = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
         pairs = list(zip(grads, self.is_scalar, strict=True))
         self.for_weights.step(grad for grad, scalar in pairs if not scalar)
         self.for_scalars.step(grad for grad, scalar in pairs if scalar)
+        if isinstance(self.model, NodeClassifier):
+            self.model.after_step(self._losses)
         return losses.detach()
 
     @torch.no_grad()
