@@ -227,10 +227,20 @@ def test_reader_that_leaves_early() -> None:
     assert "defect" not in done.stderr
 
 
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """The program in a process of its own, which hears Ctrl-C even where the tests run in the background."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "asgnn", *arguments, "--device", "cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
 def start_demo(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "asgnn", "demo", "-o", str(folder), "--trials", "1", "--device", "cpu"]
-    variables = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+    return start("demo", "-o", str(folder), "--trials", "1")
 
 
 def wait_for_cells(folder: Path, count: int, process: subprocess.Popen[str]) -> list[dict[str, object]]:
@@ -318,8 +328,7 @@ def test_note_where_the_split_is_not_the_one_attacked(asgnn: Run) -> None:
 
 def start_attack(file: Path) -> subprocess.Popen[str]:
     words = ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.003", "--split", "random"]
-    command = [sys.executable, "-m", "asgnn", *words, "--device", "cpu", "-o", str(file)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return start(*words, "-o", str(file))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
