@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from pages import fill
 
 import asgnn
 from asgnn.attacks import metattack
@@ -131,17 +132,6 @@ def _keep(record: dict[str, Any], part: str, row: dict[str, Any]) -> None:
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def table() -> None:
-    """Every table of the page stands after a comment with its name."""
-    text = PAGE.read_text()
-    for name, lines in tables().items():
-        before, mark, after = text.partition(f"<!-- {name} -->\n\n")
-        while after.startswith("|"):
-            after = after.partition("\n")[2]
-        text = before + mark + "".join(f"{line}\n" for line in lines) + after
-    PAGE.write_text(text)
-
-
 def tables() -> dict[str, list[str]]:
     """The tables of docs/attacks.md, which a test holds to the records."""
     record, chosen = json.loads(RECORD.read_text()), json.loads(STARTS_RECORD.read_text())
@@ -188,7 +178,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
     if chosen.what == "table":
-        table()
+        fill(PAGE, tables())
     else:
         {"measure": measure, "starts": starts}[chosen.what](chosen.device)
 

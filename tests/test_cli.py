@@ -239,6 +239,24 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
+def test_ctrl_c_while_torch_is_loading() -> None:
+    """The command itself, interrupted in the middle of its imports."""
+    stopper = """
+import importlib.abc, sys
+
+class Interrupts(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "torch":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+from asgnn_command import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", stopper], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "asgnn: Interrupted before anything was begun.\n")
+
+
 def start_demo(folder: Path) -> subprocess.Popen[str]:
     return start("demo", "-o", str(folder), "--trials", "1")
 

@@ -1,0 +1,16 @@
+"""Tables in pages: each stands after a comment with its name and is made out of a record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def fill(page: Path, tables: dict[str, list[str]]) -> None:
+    """Replace the table after each ``<!-- name -->`` of the page by the lines given."""
+    text = page.read_text()
+    for name, lines in tables.items():
+        before, mark, after = text.partition(f"<!-- {name} -->\n\n")
+        while after.startswith("|"):
+            after = after.partition("\n")[2]
+        text = before + mark + "".join(f"{line}\n" for line in lines) + after
+    page.write_text(text)
