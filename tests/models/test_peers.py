@@ -1,4 +1,4 @@
-"""GCN, APPNP and MLP are what PyG and torch have under these names, with the same weights."""
+"""GCN, GAT, SGC, APPNP and MLP are what PyG and torch have under these names, with the same weights."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import APPNP as PyGAPPNP
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GATConv, GCNConv, SGConv
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.errors import ConfigError
-from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier
+from asgnn.models import APPNP, ASGNN, GAT, GCN, GCNSVD, MLP, SGC, GCNJaccard, NodeClassifier
 from asgnn.models.layers import Linear, MLPBlock
 from tests.awkward import AWKWARD
 
@@ -63,6 +63,40 @@ class TestPeers:
         torch.testing.assert_close(ours.first.weight.grad, first.lin.weight.grad.t(), **CLOSE)
         torch.testing.assert_close(ours.second.bias.grad, second.bias.grad, **CLOSE)
 
+    def test_sgc(self, graph: str, weighted: bool, dense: bool) -> None:
+        x, edge_index, weight = problem(graph, weighted, dense)
+        for steps in (1, 2, 5):
+            ours, peer = SGC(50, 3, steps).to(F64), SGConv(50, 3, K=steps).to(F64)
+            peer.lin = of_torch(ours.linear)
+            torch.testing.assert_close(ours(x, edge_index, weight), peer(x, edge_index, weight), **CLOSE)
+
+    def test_gat(self, graph: str, weighted: bool, dense: bool) -> None:
+        """PyG's has no weights on the edges; an edge of weight 0 must be none."""
+        x, edge_index, weight = problem(graph, weighted, dense)
+        if weight is not None:
+            weight = (weight > 0.4).to(F64)
+        given = edge_index if weight is None else edge_index[:, weight > 0]
+        ours = GAT(50, 4, 3, heads=5).to(F64).eval()
+        first, second = GATConv(50, 4, heads=5).to(F64), GATConv(20, 3).to(F64)
+        with torch.no_grad():
+            for peer, layer in ((first, ours.first), (second, ours.second)):
+                layer.bias.uniform_(-1, 1)
+                peer.lin.weight.copy_(layer.weight.t())
+                peer.att_dst.copy_(layer.of_row.unsqueeze(0))
+                peer.att_src.copy_(layer.of_col.unsqueeze(0))
+                peer.bias.copy_(layer.bias)
+        expected = second(nn.functional.elu(first(x, given)), given)
+        out = ours(x, edge_index, weight)
+        torch.testing.assert_close(out, expected, **CLOSE)
+        probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(0), dtype=F64)
+        (out * probe).sum().backward()
+        (expected * probe).sum().backward()
+        for peer, layer in ((first, ours.first), (second, ours.second)):
+            torch.testing.assert_close(layer.weight.grad, peer.lin.weight.grad.t(), **CLOSE)
+            torch.testing.assert_close(layer.of_row.grad, peer.att_dst.grad[0], **CLOSE)
+            torch.testing.assert_close(layer.of_col.grad, peer.att_src.grad[0], **CLOSE)
+            torch.testing.assert_close(layer.bias.grad, peer.bias.grad, **CLOSE)
+
     def test_appnp(self, graph: str, weighted: bool, dense: bool) -> None:
         x, edge_index, weight = problem(graph, weighted, dense)
         ours = APPNP(50, 8, 3, num_layers=7, alpha=0.2, mlp_layers=3).to(F64).eval()
@@ -86,7 +120,15 @@ class TestPeers:
         torch.testing.assert_close(ours.eval()(x, edge_index, weight), frozen.eval()(x, edge_index, weight), **CLOSE)
 
 
-MODELS = {"gcn": GCN, "appnp": APPNP, "mlp": MLP, "asgnn": ASGNN}
+MODELS = {
+    "gcn": GCN,
+    "gcn-jaccard": GCNJaccard,
+    "gcn-svd": GCNSVD,
+    "gat": GAT,
+    "appnp": APPNP,
+    "mlp": MLP,
+    "asgnn": ASGNN,
+}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -132,6 +174,10 @@ BAD = {
     "depth of APPNP": ("layers must be 0 or more; it is -1", lambda: APPNP(3, 3, 3, num_layers=-1)),
     "depth of ASGNN": ("layers must be 0 or more; it is -1", lambda: ASGNN(3, 3, 3, num_layers=-1)),
     "dropout": ("dropout rate", lambda: GCN(3, 3, 3, dropout=1.5)),
+    "depth of SGC": ("layers must be 0 or more; it is -1", lambda: SGC(3, 3, -1)),
+    "heads": ("at least one head", lambda: GAT(3, 3, 3, heads=0)),
+    "rank": ("rank must be 1 or more; it is 0", lambda: GCNSVD(3, 3, 3, rank=0)),
+    "threshold": (r"must lie in \[-1, 1\]; it is nan", lambda: GCNJaccard(3, 3, 3, threshold=float("nan"))),
     "MLP without layers": ("at least one layer", lambda: MLP(3, 3, 3, num_layers=0)),
     "no features": ("at least one channel", lambda: GCN(0, 3, 3)),
 }

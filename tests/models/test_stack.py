@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.errors import ConfigError
-from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier, stack, unstack
+from asgnn.models import APPNP, ASGNN, GAT, GCN, GCNSVD, MLP, SGC, GCNJaccard, NodeClassifier, stack, unstack
 from tests.awkward import AWKWARD
 
 F64 = torch.float64
@@ -19,6 +19,10 @@ PARAMS = (ASMPParams(), ASMPParams(0.5, 1.0, 0.1, 0.2, eta2=0.1), ASMPParams(7.0
 
 MODELS: dict[str, Callable[[int], NodeClassifier]] = {
     "gcn": lambda i: GCN(50, 6, 3, dropout=DROPOUT[i]),
+    "gcn-jaccard": lambda i: GCNJaccard(50, 6, 3, dropout=DROPOUT[i], threshold=0.0),
+    "gcn-svd": lambda i: GCNSVD(50, 6, 3, dropout=DROPOUT[i], rank=4),
+    "sgc": lambda i: SGC(50, 3),
+    "gat": lambda i: GAT(50, 3, 3, heads=2, dropout=DROPOUT[i]),
     "appnp": lambda i: APPNP(50, 6, 3, num_layers=4, dropout=DROPOUT[i]),
     "mlp": lambda i: MLP(50, 6, 3, num_layers=3, dropout=DROPOUT[i]),
     "asgnn": lambda i: ASGNN(50, 6, 3, 4, dropout=DROPOUT[i], params=PARAMS[i]),
@@ -126,6 +130,9 @@ UNLIKE = {
     "other variant": lambda: [ASGNN(5, 4, 3), ASGNN(5, 4, 3, scheme=Scheme(h_steps=2))],
     "other scalars learned": lambda: [ASGNN(5, 4, 3), ASGNN(5, 4, 3, learn=("lam",))],
     "other constraint": lambda: [ASGNN(5, 4, 3), ASGNN(5, 4, 3, constraint="free")],
+    "other threshold": lambda: [GCNJaccard(5, 4, 3), GCNJaccard(5, 4, 3, threshold=0.1)],
+    "other rank": lambda: [GCNSVD(5, 4, 3), GCNSVD(5, 4, 3, rank=5)],
+    "other heads": lambda: [GAT(5, 4, 3, heads=1), GAT(5, 4, 3, heads=2)],
     "other teleport": lambda: [APPNP(5, 4, 3), APPNP(5, 4, 3, alpha=0.2)],
     "a stack": lambda: [stack([GCN(5, 4, 3)]), stack([GCN(5, 4, 3)])],
 }

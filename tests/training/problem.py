@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.graphs import Split, random_split, undirected
-from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier
+from asgnn.models import APPNP, ASGNN, GAT, GCN, GCNSVD, MLP, SGC, GCNJaccard, NodeClassifier
 from asgnn.training import TrainConfig, Trial
 
 NODES, WORDS, CLASSES = 48, 90, 3
@@ -42,6 +42,10 @@ MODELS: dict[str, Callable[[int], NodeClassifier]] = {
     "asgnn": lambda i: ASGNN(WORDS, 8, CLASSES, 4, DROPOUT[i], params=PARAMS[i]),
     "asgnn paper": lambda i: ASGNN(WORDS, 8, CLASSES, 4, DROPOUT[i], params=PARAMS[i], scheme=Scheme("paper")),
     "gcn": lambda i: GCN(WORDS, 8, CLASSES, DROPOUT[i]),
+    "gcn-jaccard": lambda i: GCNJaccard(WORDS, 8, CLASSES, DROPOUT[i], threshold=0.05),
+    "gcn-svd": lambda i: GCNSVD(WORDS, 8, CLASSES, DROPOUT[i], rank=6),
+    "sgc": lambda i: SGC(WORDS, CLASSES),
+    "gat": lambda i: GAT(WORDS, 4, CLASSES, 3, DROPOUT[i]),
     "appnp": lambda i: APPNP(WORDS, 8, CLASSES, 5, dropout=DROPOUT[i]),
     "mlp": lambda i: MLP(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
 }

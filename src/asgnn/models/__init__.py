@@ -3,7 +3,26 @@
 from asgnn.models.appnp import APPNP
 from asgnn.models.asgnn import ASGNN, ASMP
 from asgnn.models.base import NodeClassifier, stack, unstack
+from asgnn.models.gat import GAT
 from asgnn.models.gcn import GCN
+from asgnn.models.gcn_jaccard import GCNJaccard
+from asgnn.models.gcn_svd import GCNSVD
 from asgnn.models.mlp import MLP
+from asgnn.models.purify import purify
+from asgnn.models.sgc import SGC
 
-__all__ = ["APPNP", "ASGNN", "ASMP", "GCN", "MLP", "NodeClassifier", "stack", "unstack"]
+__all__ = [
+    "APPNP",
+    "ASGNN",
+    "ASMP",
+    "GAT",
+    "GCN",
+    "GCNSVD",
+    "MLP",
+    "SGC",
+    "GCNJaccard",
+    "NodeClassifier",
+    "purify",
+    "stack",
+    "unstack",
+]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from asgnn.graphs.adjacency import Adjacency
@@ -29,8 +31,13 @@ class GCN(NodeClassifier):
         self.second = Linear(hidden_channels, out_channels)
         self.dropout = Dropout(dropout)
 
-    def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
+    def operator(self, features: Features, adj: Adjacency) -> Callable[[Tensor], Tensor]:
+        """What a layer propagates by, h (T, N, C) → Â h; a defence that cleans the graph first has another one."""
         weight = adj.sym_weight(self.first.weight.dtype)
-        h = self.first.add_bias(adj.matmul(weight, features.linear(self.first.weights, None, None)))
+        return lambda h: adj.matmul(weight, h)
+
+    def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
+        propagate = self.operator(features, adj)
+        h = self.first.add_bias(propagate(features.linear(self.first.weights, None, None)))
         h = self.dropout(h.relu(), rng) @ self.second.weights
-        return self.second.add_bias(adj.matmul(weight, h))
+        return self.second.add_bias(propagate(h))

@@ -12,7 +12,7 @@ from asgnn.asmp import ASMPParams, Scheme
 from asgnn.asmp.params import Objective
 from asgnn.errors import ConfigError
 from asgnn.graphs import Split
-from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier
+from asgnn.models import APPNP, ASGNN, GAT, GCN, GCNSVD, MLP, SGC, GCNJaccard, NodeClassifier
 from asgnn.training.fit import TrainConfig, Trial
 
 
@@ -56,6 +56,13 @@ RECIPES: dict[str, Recipe] = {
     "asgnn": ASGNN_RECIPES["degree"],
     # DeepRobust's settings, with which the published figures on the attacked graphs were made.
     "gcn": Recipe(lambda f, c: GCN(f, 16, c, dropout=0.5), TrainConfig(lr=0.01, weight_decay=5e-4)),
+    # DeepRobust's defaults: the GCN above on a graph cleaned with threshold 0.01, or of rank 50.
+    "gcn-jaccard": Recipe(lambda f, c: GCNJaccard(f, 16, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
+    "gcn-svd": Recipe(lambda f, c: GCNSVD(f, 16, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
+    # The authors' settings: two steps; their code's default learning rate, weight decay and epochs.
+    "sgc": Recipe(lambda f, c: SGC(f, c), TrainConfig(epochs=100, lr=0.2, weight_decay=5e-6)),
+    # The authors' settings for Cora: eight heads of eight, dropout 0.6.
+    "gat": Recipe(lambda f, c: GAT(f, 8, c), TrainConfig(lr=0.005, weight_decay=5e-4)),
     # The authors' settings: ten steps, teleport 0.1, hidden 64, dropout 0.5.
     "appnp": Recipe(lambda f, c: APPNP(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
     "mlp": Recipe(lambda f, c: MLP(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),

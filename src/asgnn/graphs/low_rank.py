@@ -1,0 +1,94 @@
+"""The adjacency matrix with all but its largest singular values left out, as two thin factors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asgnn.errors import ConfigError
+from asgnn.graphs.adjacency import Adjacency
+
+# Entries of the pattern whose factors are gathered together.
+BLOCK = 2**16
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """The matrix ``left`` ``right``ᵀ, each (N, r)."""
+
+    left: Tensor
+    right: Tensor
+
+    @property
+    def row_sums(self) -> Tensor:
+        """(N,), time O(N r)."""
+        return self.left @ self.right.sum(0)
+
+    def entries(self, adj: Adjacency) -> Tensor:
+        """(E,) its values at the entries of a pattern; time O(E r)."""
+        pairs = zip(adj.row.split(BLOCK), adj.col.split(BLOCK), strict=True)
+        return torch.cat([(self.left[row] * self.right[col]).sum(1) for row, col in pairs])
+
+
+def low_rank(adj: Adjacency, rank: int) -> LowRank:
+    r"""The best approximation of rank r to A without its self-loops (Eckart & Young 1936), in double precision.
+
+    .. math:: A_r = \sum_{k \le r} \sigma_k u_k v_k^\top
+
+    A symmetric matrix is decomposed by its eigenvalues of largest magnitude. Lanczos' iteration starts from the vector
+    of ones, bent so that no symmetry of the graph keeps it out of a subspace; the same graph gives the same factors.
+    Where the r-th and the next singular value are equal the choice between them is the solver's.
+
+    Time O(E r + N r²) for each of Lanczos' restarts, memory O(N r): no N × N matrix, but for graphs so small that the
+    iteration would span all of it.
+    """
+    if rank < 1:
+        raise ConfigError(f"The rank must be 1 or more; it is {rank}.")
+    n = adj.num_nodes
+    apart = ~adj.loops & (adj.weight != 0)
+    row, col, weight = (part[apart].cpu().numpy() for part in (adj.row, adj.col, adj.weight.double()))
+    if not weight.size:
+        zero = torch.zeros(n, 1, dtype=torch.float64, device=adj.row.device)
+        return LowRank(zero, zero)
+    matrix = sp.csr_array((weight, (row, col)), shape=(n, n))
+    left, right = (_eigen if adj.symmetric else _singular)(matrix, rank)
+    return LowRank(*(torch.from_numpy(np.ascontiguousarray(part)).to(adj.row.device) for part in (left, right)))
+
+
+def _is_small(n: int, rank: int) -> bool:
+    return n <= max(2 * rank + 1, 20)  # the size of the space that ARPACK would span
+
+
+def _start(n: int) -> NDArray[Any]:
+    return 1 + np.cos(np.arange(n)) / 2
+
+
+def _eigen(matrix: sp.csr_array, rank: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    from scipy.sparse.linalg import eigsh  # here, because it takes a while to load
+
+    n = matrix.shape[0]
+    if _is_small(n, rank):
+        values, vectors = np.linalg.eigh(matrix.toarray())
+        kept = np.argsort(-np.abs(values), kind="stable")[:rank]
+        values, vectors = values[kept], vectors[:, kept]
+    else:
+        values, vectors = eigsh(matrix, k=rank, which="LM", v0=_start(n))
+    return vectors * values, vectors
+
+
+def _singular(matrix: sp.csr_array, rank: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    from scipy.sparse.linalg import svds
+
+    n = matrix.shape[0]
+    if _is_small(n, rank):
+        u, values, vt = np.linalg.svd(matrix.toarray())
+        u, values, vt = u[:, :rank], values[:rank], vt[:rank]
+    else:
+        u, values, vt = svds(matrix, k=rank, v0=_start(n))
+    return u * values, vt.T
