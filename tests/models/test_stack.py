@@ -10,7 +10,20 @@ from torch import Tensor
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.errors import ConfigError
-from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier, stack, unstack
+from asgnn.models import (
+    APPNP,
+    ASGNN,
+    GCN,
+    MLP,
+    RUNG,
+    AirGNN,
+    ElasticGNN,
+    GNNGuard,
+    NodeClassifier,
+    SoftMedianGCN,
+    stack,
+    unstack,
+)
 from tests.awkward import AWKWARD
 
 F64 = torch.float64
@@ -29,6 +42,12 @@ MODELS: dict[str, Callable[[int], NodeClassifier]] = {
     "asgnn dense": lambda i: ASGNN(
         50, 6, 3, 4, dropout=DROPOUT[i], params=PARAMS[i], scheme=Scheme("paper", support="dense"), constraint="free"
     ),
+    "elastic": lambda i: ElasticGNN(50, 6, 3, 4, lambda1=0.3, dropout=DROPOUT[i]),
+    "elastic l1": lambda i: ElasticGNN(50, 6, 3, 4, lambda1=0.2, dropout=DROPOUT[i], norm="l1"),
+    "airgnn": lambda i: AirGNN(50, 6, 3, 4, lam=0.3, dropout=DROPOUT[i]),
+    "softmedian": lambda i: SoftMedianGCN(50, 6, 3, dropout=DROPOUT[i]),
+    "gnnguard": lambda i: GNNGuard(50, 6, 3, dropout=DROPOUT[i]),
+    "rung": lambda i: RUNG(50, 6, 3, 4, gamma=1.0, dropout=DROPOUT[i]),
 }
 
 
@@ -127,6 +146,11 @@ UNLIKE = {
     "other scalars learned": lambda: [ASGNN(5, 4, 3), ASGNN(5, 4, 3, learn=("lam",))],
     "other constraint": lambda: [ASGNN(5, 4, 3), ASGNN(5, 4, 3, constraint="free")],
     "other teleport": lambda: [APPNP(5, 4, 3), APPNP(5, 4, 3, alpha=0.2)],
+    "other penalty": lambda: [ElasticGNN(5, 4, 3), ElasticGNN(5, 4, 3, norm="l1")],
+    "other residual": lambda: [AirGNN(5, 4, 3), AirGNN(5, 4, 3, lam=0.4)],
+    "other temperature": lambda: [SoftMedianGCN(5, 4, 3), SoftMedianGCN(5, 4, 3, temperature=0.5)],
+    "other threshold": lambda: [GNNGuard(5, 4, 3), GNNGuard(5, 4, 3, threshold=0.2)],
+    "other concavity": lambda: [RUNG(5, 4, 3), RUNG(5, 4, 3, gamma=1.0)],
     "a stack": lambda: [stack([GCN(5, 4, 3)]), stack([GCN(5, 4, 3)])],
 }
 

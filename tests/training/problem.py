@@ -9,7 +9,18 @@ from torch_geometric.data import Data
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.graphs import Split, random_split, undirected
-from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier
+from asgnn.models import (
+    APPNP,
+    ASGNN,
+    GCN,
+    MLP,
+    RUNG,
+    AirGNN,
+    ElasticGNN,
+    GNNGuard,
+    NodeClassifier,
+    SoftMedianGCN,
+)
 from asgnn.training import TrainConfig, Trial
 
 NODES, WORDS, CLASSES = 48, 90, 3
@@ -44,6 +55,11 @@ MODELS: dict[str, Callable[[int], NodeClassifier]] = {
     "gcn": lambda i: GCN(WORDS, 8, CLASSES, DROPOUT[i]),
     "appnp": lambda i: APPNP(WORDS, 8, CLASSES, 5, dropout=DROPOUT[i]),
     "mlp": lambda i: MLP(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "elastic": lambda i: ElasticGNN(WORDS, 8, CLASSES, 5, lambda1=0.5, dropout=DROPOUT[i]),
+    "airgnn": lambda i: AirGNN(WORDS, 8, CLASSES, 5, lam=0.2, dropout=DROPOUT[i]),
+    "softmedian": lambda i: SoftMedianGCN(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "gnnguard": lambda i: GNNGuard(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "rung": lambda i: RUNG(WORDS, 8, CLASSES, 5, gamma=2.0, dropout=DROPOUT[i]),
 }
 
 

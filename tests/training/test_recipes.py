@@ -7,11 +7,21 @@ import torch
 from torch import Tensor
 
 from asgnn.errors import ConfigError
-from asgnn.models import APPNP, ASGNN, GCN, MLP
+from asgnn.models import APPNP, ASGNN, GCN, MLP, RUNG, AirGNN, ElasticGNN, GNNGuard, SoftMedianGCN
 from asgnn.training import RECIPES, Trial, recipe
 from tests.training.problem import CLASSES, WORDS, graph, split_of
 
-KINDS = {"asgnn": ASGNN, "gcn": GCN, "appnp": APPNP, "mlp": MLP}
+KINDS = {
+    "asgnn": ASGNN,
+    "gcn": GCN,
+    "appnp": APPNP,
+    "mlp": MLP,
+    "elastic": ElasticGNN,
+    "airgnn": AirGNN,
+    "softmedian": SoftMedianGCN,
+    "gnnguard": GNNGuard,
+    "rung": RUNG,
+}
 SPLIT = split_of(0)
 
 
@@ -60,7 +70,10 @@ def test_degree_is_the_default_objective() -> None:
 
 
 BAD = {
-    "unknown": (r"no model 'nope'; the models are asgnn, gcn, appnp, mlp\.", ("nope",)),
+    "unknown": (
+        r"no model 'nope'; the models are asgnn, gcn, appnp, mlp, elastic, airgnn, softmedian, gnnguard, rung\.",
+        ("nope",),
+    ),
     "other case": ("There is no model 'GCN'", ("GCN",)),
     "objective of another": (r"asgnn only, not for gcn\.", ("gcn", "degree")),
     "unknown objective": (r"objective must be one of degree, paper; it is 'q'\.", ("asgnn", "q")),
