@@ -10,7 +10,22 @@ from torch_geometric.nn import GATConv, GCNConv, SGConv
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.errors import ConfigError
-from asgnn.models import APPNP, ASGNN, GAT, GCN, GCNSVD, MLP, SGC, GCNJaccard, NodeClassifier
+from asgnn.models import (
+    APPNP,
+    ASGNN,
+    GAT,
+    GCN,
+    GCNSVD,
+    MLP,
+    RUNG,
+    SGC,
+    AirGNN,
+    ElasticGNN,
+    GCNJaccard,
+    GNNGuard,
+    NodeClassifier,
+    SoftMedianGCN,
+)
 from asgnn.models.layers import Linear, MLPBlock
 from tests.awkward import AWKWARD
 
@@ -128,6 +143,11 @@ MODELS = {
     "appnp": APPNP,
     "mlp": MLP,
     "asgnn": ASGNN,
+    "elastic": ElasticGNN,
+    "airgnn": AirGNN,
+    "softmedian": SoftMedianGCN,
+    "gnnguard": GNNGuard,
+    "rung": RUNG,
 }
 
 

@@ -10,7 +10,24 @@ from torch import Tensor
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.errors import ConfigError
-from asgnn.models import APPNP, ASGNN, GAT, GCN, GCNSVD, MLP, SGC, GCNJaccard, NodeClassifier, stack, unstack
+from asgnn.models import (
+    APPNP,
+    ASGNN,
+    GAT,
+    GCN,
+    GCNSVD,
+    MLP,
+    RUNG,
+    SGC,
+    AirGNN,
+    ElasticGNN,
+    GCNJaccard,
+    GNNGuard,
+    NodeClassifier,
+    SoftMedianGCN,
+    stack,
+    unstack,
+)
 from tests.awkward import AWKWARD
 
 F64 = torch.float64
@@ -33,6 +50,12 @@ MODELS: dict[str, Callable[[int], NodeClassifier]] = {
     "asgnn dense": lambda i: ASGNN(
         50, 6, 3, 4, dropout=DROPOUT[i], params=PARAMS[i], scheme=Scheme("paper", support="dense"), constraint="free"
     ),
+    "elastic": lambda i: ElasticGNN(50, 6, 3, 4, lambda1=0.3, dropout=DROPOUT[i]),
+    "elastic l1": lambda i: ElasticGNN(50, 6, 3, 4, lambda1=0.2, dropout=DROPOUT[i], norm="l1"),
+    "airgnn": lambda i: AirGNN(50, 6, 3, 4, lam=0.3, dropout=DROPOUT[i]),
+    "softmedian": lambda i: SoftMedianGCN(50, 6, 3, dropout=DROPOUT[i]),
+    "gnnguard": lambda i: GNNGuard(50, 6, 3, dropout=DROPOUT[i]),
+    "rung": lambda i: RUNG(50, 6, 3, 4, gamma=1.0, dropout=DROPOUT[i]),
 }
 
 
@@ -134,6 +157,11 @@ UNLIKE = {
     "other rank": lambda: [GCNSVD(5, 4, 3), GCNSVD(5, 4, 3, rank=5)],
     "other heads": lambda: [GAT(5, 4, 3, heads=1), GAT(5, 4, 3, heads=2)],
     "other teleport": lambda: [APPNP(5, 4, 3), APPNP(5, 4, 3, alpha=0.2)],
+    "other penalty": lambda: [ElasticGNN(5, 4, 3), ElasticGNN(5, 4, 3, norm="l1")],
+    "other residual": lambda: [AirGNN(5, 4, 3), AirGNN(5, 4, 3, lam=0.4)],
+    "other temperature": lambda: [SoftMedianGCN(5, 4, 3), SoftMedianGCN(5, 4, 3, temperature=0.5)],
+    "other threshold of cosines": lambda: [GNNGuard(5, 4, 3), GNNGuard(5, 4, 3, threshold=0.2)],
+    "other concavity": lambda: [RUNG(5, 4, 3), RUNG(5, 4, 3, gamma=1.0)],
     "a stack": lambda: [stack([GCN(5, 4, 3)]), stack([GCN(5, 4, 3)])],
 }
 

@@ -9,7 +9,22 @@ from torch_geometric.data import Data
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.graphs import Split, random_split, undirected
-from asgnn.models import APPNP, ASGNN, GAT, GCN, GCNSVD, MLP, SGC, GCNJaccard, NodeClassifier
+from asgnn.models import (
+    APPNP,
+    ASGNN,
+    GAT,
+    GCN,
+    GCNSVD,
+    MLP,
+    RUNG,
+    SGC,
+    AirGNN,
+    ElasticGNN,
+    GCNJaccard,
+    GNNGuard,
+    NodeClassifier,
+    SoftMedianGCN,
+)
 from asgnn.training import TrainConfig, Trial
 
 NODES, WORDS, CLASSES = 48, 90, 3
@@ -48,6 +63,11 @@ MODELS: dict[str, Callable[[int], NodeClassifier]] = {
     "gat": lambda i: GAT(WORDS, 4, CLASSES, 3, DROPOUT[i]),
     "appnp": lambda i: APPNP(WORDS, 8, CLASSES, 5, dropout=DROPOUT[i]),
     "mlp": lambda i: MLP(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "elastic": lambda i: ElasticGNN(WORDS, 8, CLASSES, 5, lambda1=0.5, dropout=DROPOUT[i]),
+    "airgnn": lambda i: AirGNN(WORDS, 8, CLASSES, 5, lam=0.2, dropout=DROPOUT[i]),
+    "softmedian": lambda i: SoftMedianGCN(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "gnnguard": lambda i: GNNGuard(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "rung": lambda i: RUNG(WORDS, 8, CLASSES, 5, gamma=2.0, dropout=DROPOUT[i]),
 }
 
 

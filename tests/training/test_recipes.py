@@ -7,7 +7,21 @@ import torch
 from torch import Tensor
 
 from asgnn.errors import ConfigError
-from asgnn.models import APPNP, ASGNN, GAT, GCN, GCNSVD, MLP, SGC, GCNJaccard
+from asgnn.models import (
+    APPNP,
+    ASGNN,
+    GAT,
+    GCN,
+    GCNSVD,
+    MLP,
+    RUNG,
+    SGC,
+    AirGNN,
+    ElasticGNN,
+    GCNJaccard,
+    GNNGuard,
+    SoftMedianGCN,
+)
 from asgnn.training import RECIPES, Trial, recipe
 from tests.training.problem import CLASSES, WORDS, graph, split_of
 
@@ -20,6 +34,11 @@ KINDS = {
     "gat": GAT,
     "appnp": APPNP,
     "mlp": MLP,
+    "elastic": ElasticGNN,
+    "airgnn": AirGNN,
+    "softmedian": SoftMedianGCN,
+    "gnnguard": GNNGuard,
+    "rung": RUNG,
 }
 SPLIT = split_of(0)
 
@@ -69,7 +88,7 @@ def test_degree_is_the_default_objective() -> None:
 
 
 BAD = {
-    "unknown": (r"no model 'nope'; the models are asgnn, gcn, gcn-jaccard, gcn-svd, sgc, gat, appnp, mlp\.", ("nope",)),
+    "unknown": ("no model 'nope'; the models are asgnn, gcn, gcn-jaccard, .*, rung", ("nope",)),
     "other case": ("There is no model 'GCN'", ("GCN",)),
     "objective of another": (r"asgnn only, not for gcn\.", ("gcn", "degree")),
     "unknown objective": (r"objective must be one of degree, paper; it is 'q'\.", ("asgnn", "q")),

@@ -37,12 +37,20 @@ def edge_similarity(features: Features, adj: Adjacency) -> Tensor:
             "No two nodes share a feature, as where the identity stands in for features that are missing, so there is "
             "no likeness of the ends of an edge to judge it by; choose a method that looks at the structure only."
         )
+    return _ratio(x, adj, jaccard=bool((x.data == 1).all()))
+
+
+def edge_cosine(features: Features, adj: Adjacency) -> Tensor:
+    """(E,) the cosine of the two ends of every entry, whatever the features; 0 where one of them has none."""
+    return _ratio(_matrix(features), adj, jaccard=False)
+
+
+def _ratio(x: sp.csr_array, adj: Adjacency, *, jaccard: bool) -> Tensor:
     row, col = adj.row.cpu().numpy(), adj.col.cpu().numpy()
-    binary = bool((x.data == 1).all())
     size = x.multiply(x).sum(axis=1)  # of a row of ones their number, else the squared norm
     starts = range(0, row.size, BLOCK)
     shared = np.concatenate([_dots(x, row[at : at + BLOCK], col[at : at + BLOCK]) for at in starts])
-    whole = size[row] + size[col] - shared if binary else np.sqrt(size[row] * size[col])
+    whole = size[row] + size[col] - shared if jaccard else np.sqrt(size[row] * size[col])
     found = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     return torch.from_numpy(found).to(adj.row.device)
 

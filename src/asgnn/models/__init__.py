@@ -1,15 +1,20 @@
 """The models: one short file each; every one trains alone or stacked with others of its kind."""
 
+from asgnn.models.airgnn import AirGNN
 from asgnn.models.appnp import APPNP
 from asgnn.models.asgnn import ASGNN, ASMP
 from asgnn.models.base import NodeClassifier, stack, unstack
+from asgnn.models.elastic import ElasticGNN
 from asgnn.models.gat import GAT
 from asgnn.models.gcn import GCN
 from asgnn.models.gcn_jaccard import GCNJaccard
 from asgnn.models.gcn_svd import GCNSVD
+from asgnn.models.gnnguard import GNNGuard
 from asgnn.models.mlp import MLP
 from asgnn.models.purify import purify
+from asgnn.models.rung import RUNG
 from asgnn.models.sgc import SGC
+from asgnn.models.softmedian import SoftMedianGCN
 
 __all__ = [
     "APPNP",
@@ -19,9 +24,14 @@ __all__ = [
     "GCN",
     "GCNSVD",
     "MLP",
+    "RUNG",
     "SGC",
+    "AirGNN",
+    "ElasticGNN",
     "GCNJaccard",
+    "GNNGuard",
     "NodeClassifier",
+    "SoftMedianGCN",
     "purify",
     "stack",
     "unstack",

@@ -12,7 +12,22 @@ from asgnn.asmp import ASMPParams, Scheme
 from asgnn.asmp.params import Objective
 from asgnn.errors import ConfigError
 from asgnn.graphs import Split
-from asgnn.models import APPNP, ASGNN, GAT, GCN, GCNSVD, MLP, SGC, GCNJaccard, NodeClassifier
+from asgnn.models import (
+    APPNP,
+    ASGNN,
+    GAT,
+    GCN,
+    GCNSVD,
+    MLP,
+    RUNG,
+    SGC,
+    AirGNN,
+    ElasticGNN,
+    GCNJaccard,
+    GNNGuard,
+    NodeClassifier,
+    SoftMedianGCN,
+)
 from asgnn.training.fit import TrainConfig, Trial
 
 
@@ -66,6 +81,16 @@ RECIPES: dict[str, Recipe] = {
     # The authors' settings: ten steps, teleport 0.1, hidden 64, dropout 0.5.
     "appnp": Recipe(lambda f, c: APPNP(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
     "mlp": Recipe(lambda f, c: MLP(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
+    # The authors' command for attacked graphs: hidden 16, ten layers, λ₁ = 9, λ₂ = 3; they train for 500 epochs.
+    "elastic": Recipe(lambda f, c: ElasticGNN(f, 16, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
+    # The authors' command for Cora: hidden 64, ten layers, λ = 0.5, dropout 0.8; they train for up to 1000 epochs.
+    "airgnn": Recipe(lambda f, c: AirGNN(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
+    # The paper's settings without its diffusion: hidden 64, T = 0.2; they train for up to 3000 epochs.
+    "softmedian": Recipe(lambda f, c: SoftMedianGCN(f, 64, c), TrainConfig(lr=0.01, weight_decay=1e-3)),
+    # The authors' code: hidden 16, threshold 0.1, and DeepRobust's training.
+    "gnnguard": Recipe(lambda f, c: GNNGuard(f, 16, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
+    # The authors' code: hidden 64, ten layers, λ̂ = 0.9, rate 0.05, 300 epochs; γ = 3 as in their log for Cora.
+    "rung": Recipe(lambda f, c: RUNG(f, 64, c), TrainConfig(epochs=300, lr=0.05, weight_decay=5e-4)),
 }
 
 

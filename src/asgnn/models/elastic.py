@@ -1,0 +1,161 @@
+"""ElasticGNN."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from asgnn.errors import ConfigError, GraphError
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features, Rows
+from asgnn.models.base import NodeClassifier
+from asgnn.models.layers import MLPBlock, Rng
+
+Norm = Literal["l21", "l1"]
+
+
+class ElasticGNN(NodeClassifier):
+    r"""An MLP, then elastic message passing (Liu et al., "Elastic Graph Neural Networks", ICML 2021).
+
+    Ten or so primal–dual steps towards the minimum of
+
+    .. math:: \lambda_1 \|\tilde\Delta F\|_{21} + \frac{\lambda_2}{2} \mathrm{tr}(F^\top \tilde L F)
+              + \frac12 \|F - X\|_F^2, \qquad \tilde\Delta = \Delta D^{-1/2},
+              \quad \tilde\Delta^\top \tilde\Delta = \tilde L = I - D^{-1/2} A D^{-1/2}
+
+    with X = MLP(Z) and one row of the incidence matrix Δ for each undirected edge. ``norm="l1"`` sums the moduli of
+    the entries in place of the lengths of the rows. Weights of edges, not in the paper, enter Δ as their roots, which
+    keeps the last identity; they must be symmetric.
+
+    Time O(nnz(Z) H + N H C + K E C), memory O(F H + N H + K E C).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 10,
+        lambda1: float = 9.0,
+        lambda2: float = 3.0,
+        dropout: float = 0.5,
+        mlp_layers: int = 2,
+        norm: Norm = "l21",
+    ) -> None:
+        super().__init__()
+        if not (0 <= lambda1 < float("inf") and 0 <= lambda2 < float("inf")):
+            raise ConfigError(f"lambda1 and lambda2 must be 0 or more and finite; they are {lambda1} and {lambda2}.")
+        if num_layers < 0:
+            raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+        if norm not in ("l21", "l1"):
+            raise ConfigError(f"norm must be l21 or l1; it is {norm!r}.")
+        self.signature = (in_channels, hidden_channels, out_channels, num_layers, lambda1, lambda2, mlp_layers, norm)
+        self.num_layers, self.lambda1, self.lambda2, self.norm = num_layers, lambda1, lambda2, norm
+        self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
+
+    def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
+        return self.propagate(self.mlp(features, rng), adj)
+
+    def propagate(self, x: Tensor, adj: Adjacency) -> Tensor:
+        """Elastic message passing of (T, N, C), Eqs. (14)–(18) of the paper."""
+        gamma = 1 / (1 + self.lambda2)
+        beta = 1 / (2 * gamma)
+        # (N, C·T): the matrices are the same for all trials, so each product takes all their columns at once
+        shape = (adj.num_nodes, x.size(2), x.size(0))
+        f = x.permute(1, 2, 0).reshape(adj.num_nodes, -1)
+        own, average = gamma * f, (1 - gamma) * adj.sym_weight(x.dtype)
+        incidence = Incidence(adj, x.dtype)
+        z: Tensor | None = None
+        pull: Tensor | None = None  # γΔ̃ᵀZ, with Z = 0 at the start
+        for _ in range(self.num_layers):
+            f = y = own + adj.matmul(average, f)
+            if self.lambda1 == 0:
+                continue
+            step = incidence.differences(y if pull is None else y - pull, beta)
+            z = self.project((step if z is None else z + step).view(-1, *shape[1:])).flatten(1)
+            pull = incidence.adjoint(z, gamma)
+            f = y - pull
+        return f.view(shape).permute(2, 0, 1)
+
+    def project(self, z: Tensor) -> Tensor:
+        """The dual variables (edges, C, T), brought back into the ball of radius λ₁ where they left it."""
+        if self.norm == "l1":
+            return z.clamp(-self.lambda1, self.lambda1)
+        out: Tensor = _IntoBall.apply(z, self.lambda1)
+        return out
+
+
+class Incidence:
+    """Δ̃, one row for each undirected edge (i, j), i < j: √w_ij (f_i/√d_i − f_j/√d_j)."""
+
+    def __init__(self, adj: Adjacency, dtype: torch.dtype) -> None:
+        if not adj.symmetric:
+            raise GraphError("ElasticGNN minimises over undirected edges; the two weights of an edge must be equal.")
+        weight = adj.weight.to(dtype)
+        root = adj.row_sum(weight).rsqrt()
+        signed = weight.sqrt() * root[adj.row] * torch.where(adj.row < adj.col, 1.0, -1.0).to(dtype)
+        upper = (adj.row < adj.col).nonzero().view(-1)
+        edges = torch.arange(upper.numel(), device=upper.device)
+        # the edge of each entry: its own where i < j, its reverse's where i > j
+        edge_of = torch.zeros_like(adj.row)
+        edge_of[upper] = edges
+        edge_of[adj.reverse[upper]] = edges
+        apart = ~adj.loops
+        crow = adj.crow - torch.arange(adj.num_nodes + 1, device=upper.device)  # one loop a row left out
+        self.transposed = Rows(crow.int(), edge_of[apart].int(), signed[apart], (adj.num_nodes, upper.numel()))
+        self.matrix = Rows(
+            torch.arange(0, 2 * upper.numel() + 1, 2, device=upper.device).int(),
+            torch.stack([adj.row[upper], adj.col[upper]], 1).view(-1).int(),
+            torch.stack([signed[upper], signed[adj.reverse[upper]]], 1).view(-1),
+            (upper.numel(), adj.num_nodes),
+        )
+
+    def differences(self, f: Tensor, scale: float) -> Tensor:
+        """scale · Δ̃F: (N, columns) → (edges, columns)."""
+        out: Tensor = _Product.apply(f, self.matrix, self.transposed, scale)
+        return out
+
+    def adjoint(self, z: Tensor, scale: float) -> Tensor:
+        """scale · Δ̃ᵀZ: (edges, columns) → (N, columns)."""
+        out: Tensor = _Product.apply(z, self.transposed, self.matrix, scale)
+        return out
+
+
+class _Product(torch.autograd.Function):
+    """A fixed sparse matrix times a dense one; the derivative is the product with its transpose."""
+
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, matrix: Rows, transposed: Rows, scale: float) -> Tensor:
+        ctx.rest = transposed, matrix, scale
+        return replace(matrix, value=scale * matrix.value) @ dense
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Product.apply(grad.contiguous(), *ctx.rest), None, None, None
+
+
+class _IntoBall(torch.autograd.Function):
+    """z · min(1, radius/‖z‖) with lengths along dimension 1; one derivative, in one pass where all are inside."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, radius: float) -> Tensor:
+        squared = z.square().sum(1, keepdim=True)
+        outside = squared > radius**2
+        ctx.all_inside = not bool(outside.any())
+        if ctx.all_inside:
+            return z.view_as(z)
+        shorter = torch.where(outside, radius * squared.rsqrt(), 1.0)
+        ctx.save_for_backward(z, shorter, torch.where(outside, shorter / squared, 0.0))
+        return z * shorter
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        if ctx.all_inside:
+            return grad, None
+        z, shorter, along = ctx.saved_tensors
+        return torch.addcmul(grad * shorter, z, along * (grad * z).sum(1, keepdim=True), value=-1), None
