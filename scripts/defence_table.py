@@ -1,0 +1,138 @@
+"""What the defences are worth on the attacked graphs, beside the figures of the papers that published them.
+
+    python scripts/defence_table.py measure [--device cuda] [--only prognn …]   # writes docs/records/defences.json
+    python scripts/defence_table.py table                                       # puts the tables into docs/defences.md
+
+Every model has its recipe's settings on every graph; nothing is searched. Cells that the record holds are not measured
+again, so a stopped run goes on, and cells from several machines come together; each says where it was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pages import fill
+
+import asgnn
+from asgnn.experiments import Cell, run_cell
+from asgnn.experiments.machine import machine
+from asgnn.training import RECIPES
+
+RECORD = Path(__file__).parents[1] / "docs" / "records" / "defences.json"
+PAGE = Path(__file__).parents[1] / "docs" / "defences.md"
+TRIALS = 10
+RATES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
+# model → dataset → the figure at each rate, and where it is from
+PRO_GNN = "Jin et al., KDD 2020"
+ASGNN_PAPER = "Zhang et al., 2022, Table 1"
+PUBLISHED: dict[str, dict[str, tuple[str, tuple[float, ...]]]] = {
+    "gcn": {"cora": (PRO_GNN, (83.50, 76.55, 70.39, 65.10, 59.56, 47.53))},
+    "gcn-jaccard": {"cora": (PRO_GNN, (82.05, 79.13, 75.16, 71.03, 65.71, 60.82))},
+    "gcn-svd": {"cora": (PRO_GNN, (80.63, 78.39, 71.47, 66.69, 58.94, 52.06))},
+    "prognn": {"cora": (PRO_GNN, (82.98, 82.27, 79.03, 76.40, 73.32, 69.72))},
+    "elastic": {
+        "cora": (ASGNN_PAPER, (84.80, 82.26, 79.47, 77.84, 63.68, 62.90)),
+        "citeseer": (ASGNN_PAPER, (73.82, 73.30, 72.78, 71.73, 61.55, 63.98)),
+    },
+}
+# every defence, clean and at 25 %, on all four graphs: the attack and the split it was made for
+GRAPHS = {
+    "cora": ("metattack", "published"),
+    "citeseer": ("metattack", "published"),
+    "cora_ml": ("metattack", "published"),
+    "acm": ("own-metattack", "random:0"),
+}
+
+
+def cells() -> list[Cell]:
+    """In the order in which they are measured: first what is compared with a paper, the slowest model last."""
+    wanted: list[Cell] = []
+    for model, graphs in PUBLISHED.items():
+        wanted += [_cell(model, dataset, rate) for dataset in graphs for rate in RATES]
+    wanted += [_cell(model, dataset, rate) for model in RECIPES for dataset in GRAPHS for rate in (0.0, 0.25)]
+    return sorted(dict.fromkeys(wanted), key=lambda cell: cell.model.startswith("prognn"))
+
+
+def _cell(model: str, dataset: str, rate: float) -> Cell:
+    attack, split = GRAPHS[dataset]
+    return Cell(dataset, model, poisoned=attack if rate else None, rate=rate, split=split, trials=TRIALS)
+
+
+def kept() -> list[dict[str, Any]]:
+    return json.loads(RECORD.read_text())["cells"] if RECORD.exists() else []
+
+
+def find(found: list[dict[str, Any]], cell: Cell) -> dict[str, Any] | None:
+    key = (cell.dataset, cell.model, cell.rate)
+    return next((one for one in found if (one["dataset"], one["model"], one["rate"]) == key), None)
+
+
+def measure(device: str, only: list[str]) -> None:
+    found = kept()
+    for cell in cells():
+        if (only and cell.model not in only) or find(found, cell) is not None:
+            continue
+        figures = run_cell(cell, device=device).as_dict() | {"machine": machine(device)}
+        found.append(figures)
+        record = {"command": "python scripts/defence_table.py measure", "version": asgnn.__version__, "cells": found}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+        print(
+            f"{cell.dataset} {cell.rate:.0%} {cell.model}: {figures['test_mean']:.2f} in {figures['seconds']:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def tables() -> dict[str, list[str]]:
+    """The tables of docs/defences.md, which a test holds to the record."""
+    found = kept()
+    out = {
+        "published": [
+            f"| model, graph | | {' | '.join(f'{rate:.0%}' for rate in RATES)} |",
+            f"|:--|:--|{'--:|' * len(RATES)}",
+        ]
+    }
+    for model, graphs in PUBLISHED.items():
+        for dataset, (source, figures) in graphs.items():
+            ours = [find(found, _cell(model, dataset, rate)) for rate in RATES]
+            shown = " | ".join(
+                "–" if one is None else f"{one['test_mean']:.1f} ± {one['test_std']:.1f}" for one in ours
+            )
+            gaps = " | ".join(
+                "–" if one is None else f"{one['test_mean'] - figure:+.1f}"
+                for one, figure in zip(ours, figures, strict=True)
+            )
+            out["published"] += [
+                f"| {model}, {dataset} | {source} | {' | '.join(f'{figure:.1f}' for figure in figures)} |",
+                f"| | here | {shown} |",
+                f"| | difference | {gaps} |",
+            ]
+    heads = [f"{dataset}, {rate:.0%}" for dataset in GRAPHS for rate in (0.0, 0.25)]
+    out["all"] = [f"| model | {' | '.join(heads)} |", f"|:--|{'--:|' * len(heads)}"]
+    for model in RECIPES:
+        row = [find(found, _cell(model, dataset, rate)) for dataset in GRAPHS for rate in (0.0, 0.25)]
+        if any(row):
+            out["all"].append(
+                f"| {model} | {' | '.join('–' if one is None else format(one['test_mean'], '.1f') for one in row)} |"
+            )
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["measure", "table"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", nargs="*", default=[])
+    chosen = parser.parse_args()
+    if chosen.what == "table":
+        fill(PAGE, tables())
+    else:
+        measure(chosen.device, chosen.only)
+
+
+if __name__ == "__main__":
+    main()
