@@ -261,7 +261,7 @@ def test_purified_graph(how: str) -> None:
     assert out.is_undirected()
     assert all(torch.equal(data[key], before[key]) for key in before.keys())  # noqa: SIM118, a Data is no dict
     default = purify(data, how, **settings)
-    assert ("edge_weight" in default) == (how != "jaccard")
+    assert ("edge_weight" in default) == (how == "svd")
     GCN(WORDS, 4, CLASSES).to(F64)(default.x, default.edge_index, default.get("edge_weight"))  # weights are legal
     assert GCNConv(WORDS, CLASSES).to(F64)(out.x, out.edge_index).shape == (data.num_nodes, CLASSES)
 
@@ -281,7 +281,7 @@ def test_scores_of_purify_are_the_cleaners_own() -> None:
     model = trained()
     seen = model.structure(x, data.edge_index)
     dense[seen.edge_index[0], seen.edge_index[1]] = seen.weights[-1]
-    found = purify(data, "asgnn", threshold=0, model=model).edge_weight
+    found = purify(data, "asgnn", threshold=0, weighted=True, model=model).edge_weight
     torch.testing.assert_close(found, dense[row, col], **CLOSE)
 
 
