@@ -79,7 +79,8 @@ def lower_median(x: Tensor, adj: Adjacency) -> Tensor:
     dtype = torch.int32 if n * n < 2**31 else torch.int64
     rank = torch.empty_like(order, dtype=dtype)
     rank.scatter_(1, order, torch.arange(n, dtype=dtype, device=x.device).expand_as(order))
-    keys = (adj.row * n).to(dtype) + rank.index_select(1, adj.col)
+    # rows of all dimensions are gathered as one piece of memory, many times faster than columns
+    keys = rank.t().contiguous().index_select(0, adj.col).add_((adj.row * n).to(dtype).unsqueeze(1)).t().contiguous()
     # on a CPU numpy sorts numbers several times faster than torch
     ordered = keys.sort(dim=1).values if keys.is_cuda else torch.from_numpy(np.sort(keys.numpy(), axis=1))
     middle = (adj.crow[:-1] + adj.crow[1:] - 1) // 2
