@@ -153,7 +153,7 @@ class _IntoBall(torch.autograd.Function):
         return z * shorter
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         if ctx.all_inside:
             return grad, None
