@@ -14,7 +14,7 @@ from asgnn.training.evaluate import edge_auc
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown dataset": ({"dataset": "coral"}, "no dataset 'coral'.*cora"),
-    "unknown model": ({"model": "gnc"}, "no model 'gnc'; the models are asgnn, gcn, appnp, mlp"),
+    "unknown model": ({"model": "gnc"}, "no model 'gnc'; the models are asgnn, gcn, appnp, mlp, prognn, prognn-fs"),
     "objective of a GCN": ({"model": "gcn", "objective": "paper"}, "asgnn only"),
     "unknown objective": ({"objective": "q"}, "objective must be one of"),
     "unknown attack": ({"poisoned": "metatack", "rate": 0.1}, "no attack 'metatack'; the attacks are metattack"),

@@ -10,7 +10,7 @@ from torch_geometric.nn import GCNConv
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.errors import ConfigError
-from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier
+from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier, ProGNN
 from asgnn.models.layers import Linear, MLPBlock
 from tests.awkward import AWKWARD
 
@@ -86,7 +86,7 @@ class TestPeers:
         torch.testing.assert_close(ours.eval()(x, edge_index, weight), frozen.eval()(x, edge_index, weight), **CLOSE)
 
 
-MODELS = {"gcn": GCN, "appnp": APPNP, "mlp": MLP, "asgnn": ASGNN}
+MODELS = {"gcn": GCN, "appnp": APPNP, "mlp": MLP, "asgnn": ASGNN, "prognn": ProGNN}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.graphs import Split, random_split, undirected
-from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier
+from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier, ProGNN
 from asgnn.training import TrainConfig, Trial
 
 NODES, WORDS, CLASSES = 48, 90, 3
@@ -44,6 +44,7 @@ MODELS: dict[str, Callable[[int], NodeClassifier]] = {
     "gcn": lambda i: GCN(WORDS, 8, CLASSES, DROPOUT[i]),
     "appnp": lambda i: APPNP(WORDS, 8, CLASSES, 5, dropout=DROPOUT[i]),
     "mlp": lambda i: MLP(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "prognn": lambda i: ProGNN(WORDS, 8, CLASSES, DROPOUT[i]),
 }
 
 

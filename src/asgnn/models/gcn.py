@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from asgnn.graphs.adjacency import Adjacency
@@ -31,6 +33,10 @@ class GCN(NodeClassifier):
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         weight = adj.sym_weight(self.first.weight.dtype)
-        h = self.first.add_bias(adj.matmul(weight, features.linear(self.first.weights, None, None)))
+        return self.convolve(features, lambda h: adj.matmul(weight, h), rng)
+
+    def convolve(self, features: Features, spread: Callable[[Tensor], Tensor], rng: Rng) -> Tensor:
+        """(T, N, out_channels): the two layers around any product ``spread`` with a matrix in the place of Â."""
+        h = self.first.add_bias(spread(features.linear(self.first.weights, None, None)))
         h = self.dropout(h.relu(), rng) @ self.second.weights
-        return self.second.add_bias(adj.matmul(weight, h))
+        return self.second.add_bias(spread(h))

@@ -12,7 +12,7 @@ from asgnn.asmp import ASMPParams, Scheme
 from asgnn.asmp.params import Objective
 from asgnn.errors import ConfigError
 from asgnn.graphs import Split
-from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier
+from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier, ProGNN
 from asgnn.training.fit import TrainConfig, Trial
 
 
@@ -59,6 +59,12 @@ RECIPES: dict[str, Recipe] = {
     # The authors' settings: ten steps, teleport 0.1, hidden 64, dropout 0.5.
     "appnp": Recipe(lambda f, c: APPNP(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
     "mlp": Recipe(lambda f, c: MLP(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
+    # The authors' scripts for Metattack: alpha, beta and gamma are the same for all graphs and are the model's
+    # defaults; lam is 1e-3 for Cora, taken here for all, and 1e-4 for Citeseer; lr and epochs are Citeseer's 5e-4 and
+    # 1000, each of two steps of the weights (for Cora: 1e-3 and 400). Symmetric, which in their code is an option.
+    "prognn": Recipe(lambda f, c: ProGNN(f, 16, c), TrainConfig(epochs=2000, lr=5e-4, weight_decay=5e-4)),
+    # Without the features' smoothness; the rest as above.
+    "prognn-fs": Recipe(lambda f, c: ProGNN(f, 16, c, lam=0.0), TrainConfig(epochs=2000, lr=5e-4, weight_decay=5e-4)),
 }
 
 
