@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from asgnn.models import spectral
 from asgnn.models.spectral import Method, shrink_spectrum
 
 F64 = torch.float64
@@ -45,6 +46,16 @@ def test_soft_threshold_of_singular_values(
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=5 * atol)
     if symmetric:
         assert torch.equal(out, out.mT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=["float32", "float64"])
+@pytest.mark.parametrize("block", [1, 7, 32, 149, 150])
+def test_blocks_of_reflections(block: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = graphs(150, True, dtype)
+    expected = shrink_spectrum(matrix, 0.3, symmetric=True, method="exact")
+    monkeypatch.setattr(spectral, "BLOCK", block)
+    out = shrink_spectrum(matrix, 0.3, symmetric=True, method="exact")
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-10 if dtype == F64 else 1e-4)
 
 
 @pytest.mark.parametrize("method", ["exact", "products"])

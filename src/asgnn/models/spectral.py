@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ Method = Literal["exact", "products"]
 
 # The largest scale that keeps rounding errors at the top of the spectrum from changing a sign (Chen & Chow, 2014).
 LARGEST_SCALE = 1.697
+BLOCK = 256
 
 
 def shrink_spectrum(matrix: Tensor, threshold: float, *, symmetric: bool, method: Method | None = None) -> Tensor:
@@ -58,18 +59,47 @@ def shrink_spectrum(matrix: Tensor, threshold: float, *, symmetric: bool, method
 
 
 def _shrink_symmetric(matrix: NDArray[np.floating], threshold: float) -> NDArray[np.floating]:
-    """By scipy's LAPACK and BLAS: on one thread a third faster than torch's, and only half of the product is formed."""
+    """By scipy's LAPACK, M = Q (Z Λ Zᵀ) Qᵀ with Q from the reduction to a tridiagonal matrix.
+
+    Only what is left of the spectrum goes back through Q, and only half of the last product is formed: less time than
+    ``eigh`` and a product.
+    """
     from scipy import linalg  # here, because it takes a while to load
 
-    values, vectors = linalg.eigh(matrix, driver="evd", check_finite=False)
-    (syrk,) = linalg.get_blas_funcs(("syrk",), (vectors,))
+    size = len(matrix)
+    if size < 3:  # nothing to reduce
+        values, vectors = np.linalg.eigh(matrix)
+        shrunk: NDArray[np.floating] = (vectors * (values - values.clip(-threshold, threshold))) @ vectors.T
+        return (shrunk + shrunk.T) / 2
+    sytrd, stevd, trtri = (linalg.get_lapack_funcs(name, (matrix,)) for name in ("sytrd", "stevd", "trtri"))
+    syrk = linalg.get_blas_funcs("syrk", (matrix,))
+    below, diagonal, beside, tau, _ = sytrd(matrix.T, lower=1, lwork=64 * size)
+    values, vectors, failed = stevd(diagonal, beside)
+    if failed:
+        raise np.linalg.LinAlgError("The eigenvalues of the structure did not converge.")
     half = np.zeros_like(matrix, order="F")
-    for sign in (1.0, -1.0):
-        kept = sign * values > threshold
+    for sign, kept in ((-1.0, values < -threshold), (1.0, values > threshold)):
         if kept.any():
-            part = np.asfortranarray(vectors[:, kept] * np.sqrt(sign * values[kept] - threshold))
-            half = syrk(sign, part, beta=1.0, c=half, overwrite_c=True)
-    return np.ascontiguousarray(half + np.triu(half, 1).T)
+            part = np.ascontiguousarray(vectors[:, kept] * np.sqrt(np.abs(values[kept]) - threshold))
+            _reflect(part, below, tau, trtri)
+            half = syrk(sign, part.T, beta=1.0, c=half, trans=1, overwrite_c=1)
+    return half.T + np.triu(half, 1)
+
+
+def _reflect(rows: NDArray[np.floating], below: NDArray[np.floating], tau: NDArray[np.floating], trtri: Any) -> None:
+    """Q times ``rows``, in place: the reflections 1 − τ v vᵀ that LAPACK leaves, BLOCK of them in one product.
+
+    A block is 1 − V T Vᵀ with T⁻¹ = the diagonal of 1/τ and VᵀV above it (Puglisi, 1992). Wider blocks than those of
+    LAPACK's own ormqr: a quarter less time.
+    """
+    for start in reversed(range(0, len(tau), BLOCK)):
+        own = tau[start : start + BLOCK]
+        v = np.tril(below[1 + start :, start : start + len(own)], -1)
+        np.fill_diagonal(v, 1)
+        v *= own != 0  # where τ is 0 there is no reflection
+        inverse = np.triu(v.T @ v, 1)
+        np.fill_diagonal(inverse, 1 / np.where(own == 0, 1, own))
+        rows[1 + start :] -= v @ (trtri(inverse)[0] @ (v.T @ rows[1 + start :]))
 
 
 def shrink_by_products(matrix: Tensor, threshold: float) -> Tensor:
