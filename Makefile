@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test lint docs bench bench-attacks clean
+.PHONY: setup demo test lint docs bench bench-attacks bench-defences clean
 
 setup: $(READY)
 
@@ -35,6 +35,9 @@ bench: setup
 # Makes an environment of its own for DeepRobust, .venv-peers.
 bench-attacks: setup
 	$(BIN)/python benchmarks/run_attacks.py
+
+bench-defences: setup
+	$(BIN)/python benchmarks/run_defences.py
 
 clean:
 	rm -rf $(VENV) .venv-peers runs site dist .mypy_cache .ruff_cache .pytest_cache

@@ -24,6 +24,7 @@ from asgnn.models import (
     GCNJaccard,
     GNNGuard,
     NodeClassifier,
+    ProGNN,
     SoftMedianGCN,
 )
 from asgnn.models.layers import Linear, MLPBlock
@@ -148,6 +149,7 @@ MODELS = {
     "softmedian": SoftMedianGCN,
     "gnnguard": GNNGuard,
     "rung": RUNG,
+    "prognn": ProGNN,
 }
 
 

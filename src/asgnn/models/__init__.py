@@ -11,6 +11,7 @@ from asgnn.models.gcn_jaccard import GCNJaccard
 from asgnn.models.gcn_svd import GCNSVD
 from asgnn.models.gnnguard import GNNGuard
 from asgnn.models.mlp import MLP
+from asgnn.models.prognn import ProGNN
 from asgnn.models.purify import purify
 from asgnn.models.rung import RUNG
 from asgnn.models.sgc import SGC
@@ -31,6 +32,7 @@ __all__ = [
     "GCNJaccard",
     "GNNGuard",
     "NodeClassifier",
+    "ProGNN",
     "SoftMedianGCN",
     "purify",
     "stack",

@@ -25,6 +25,8 @@ class NodeClassifier(nn.Module):
     """What must be equal for two models to be stacked: sizes, depth, variant."""
     stacked: int | None = None
     """How many trials this module holds, or ``None`` for a plain model."""
+    dense_matrices: int = 0
+    """How many N × N matrices one trial takes up in training, for the size of a batch."""
 
     def forward(
         self,

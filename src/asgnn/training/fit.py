@@ -187,6 +187,7 @@ def fit_many(
 
         runner = _Runner(model, forward, y, members, place, penalty)
         work = adj.row.numel() * int(y.max() + 1) * len(members)
+        work += model.dense_matrices * features.num_nodes**2 * len(members)
         with one_thread(place.type == "cpu" and work < ONE_THREAD_BELOW):
             fits = runner.run([member.model for member in members], report)
         results.update(zip(batch, fits, strict=True))
@@ -360,11 +361,12 @@ def _batches(
 
 
 def _bytes_per_trial(model: NodeClassifier, features: Features, adj: Adjacency) -> int:
-    """A generous guess: weights with gradient, two moments, best copy; activations; the walk over the edges."""
+    """A generous guess: weights with gradient, two moments, best copy; activations; the edges; N × N matrices."""
     weights = sum(p.numel() for p in model.parameters())
     widest = max(p.size(-1) for p in model.parameters() if p.dim())
     mask = features.size_of_mask[0] * (1 if len(features.size_of_mask) == 1 else features.num_features)
-    return 4 * (6 * weights + 8 * features.num_nodes * widest + 8 * mask + 24 * adj.row.numel() * 8)
+    dense = model.dense_matrices * features.num_nodes**2
+    return 4 * (6 * weights + 8 * features.num_nodes * widest + 8 * mask + 24 * adj.row.numel() * 8 + dense)
 
 
 def _memory(device: torch.device) -> int:

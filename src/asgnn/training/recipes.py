@@ -26,6 +26,7 @@ from asgnn.models import (
     GCNJaccard,
     GNNGuard,
     NodeClassifier,
+    ProGNN,
     SoftMedianGCN,
 )
 from asgnn.training.fit import TrainConfig, Trial
@@ -96,6 +97,12 @@ RECIPES: dict[str, Recipe] = {
     "gnnguard": Recipe(lambda f, c: GNNGuard(f, 16, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
     # The authors' code: hidden 64, ten layers, λ̂ = 0.9, rate 0.05, 300 epochs; γ = 3 as in their log for Cora.
     "rung": Recipe(lambda f, c: RUNG(f, 64, c), TrainConfig(epochs=300, lr=0.05, weight_decay=5e-4)),
+    # The authors' scripts for Metattack: alpha, beta and gamma are the same for all graphs and are the model's
+    # defaults; lam is 1e-3 for Cora, taken here for all, and 1e-4 for Citeseer; lr and epochs are Citeseer's 5e-4 and
+    # 1000, each of two steps of the weights (for Cora: 1e-3 and 400). Symmetric, which in their code is an option.
+    "prognn": Recipe(lambda f, c: ProGNN(f, 16, c), TrainConfig(epochs=2000, lr=5e-4, weight_decay=5e-4)),
+    # Without the features' smoothness; the rest as above.
+    "prognn-fs": Recipe(lambda f, c: ProGNN(f, 16, c, lam=0.0), TrainConfig(epochs=2000, lr=5e-4, weight_decay=5e-4)),
 }
 
 
