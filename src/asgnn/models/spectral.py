@@ -71,8 +71,9 @@ def _shrink_symmetric(matrix: NDArray[np.floating], threshold: float) -> NDArray
         values, vectors = np.linalg.eigh(matrix)
         shrunk: NDArray[np.floating] = (vectors * (values - values.clip(-threshold, threshold))) @ vectors.T
         return (shrunk + shrunk.T) / 2
-    sytrd, stevd, trtri = (linalg.get_lapack_funcs(name, (matrix,)) for name in ("sytrd", "stevd", "trtri"))
-    syrk = linalg.get_blas_funcs("syrk", (matrix,))
+    lapack: Any = linalg.get_lapack_funcs(("sytrd", "stevd", "trtri"), (matrix,))
+    blas: Any = linalg.get_blas_funcs(("syrk",), (matrix,))
+    (sytrd, stevd, trtri), (syrk,) = lapack, blas
     below, diagonal, beside, tau, _ = sytrd(matrix.T, lower=1, lwork=64 * size)
     values, vectors, failed = stevd(diagonal, beside)
     if failed:
