@@ -223,6 +223,17 @@ def test_our_attacks_are_as_strong_as_the_published_ones() -> None:
         assert max(gaps) <= slack
 
 
+def test_tables_of_the_defences_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    tables = importlib.import_module("defence_table").tables()
+    page = (ROOT / "docs" / "defences.md").read_text()
+    assert set(tables) == {"published", "all"}
+    for name, lines in tables.items():
+        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+    cells = json.loads((ROOT / "docs" / "records" / "defences.json").read_text())["cells"]
+    assert all(cell["machine"] and cell["trials"] == 10 for cell in cells)
+
+
 def test_blocks_of_the_attacks_run() -> None:
     seen = run_page(ROOT / "docs" / "attacks.md")
     assert len(seen["flips"]) == 2

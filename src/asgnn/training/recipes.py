@@ -95,8 +95,9 @@ RECIPES: dict[str, Recipe] = {
     "softmedian": Recipe(lambda f, c: SoftMedianGCN(f, 64, c), TrainConfig(lr=0.01, weight_decay=1e-3)),
     # The authors' code: hidden 16, threshold 0.1, and DeepRobust's training.
     "gnnguard": Recipe(lambda f, c: GNNGuard(f, 16, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
-    # The authors' code: hidden 64, ten layers, λ̂ = 0.9, rate 0.05, 300 epochs; γ = 3 as in their log for Cora.
-    "rung": Recipe(lambda f, c: RUNG(f, 64, c), TrainConfig(epochs=300, lr=0.05, weight_decay=5e-4)),
+    # The authors' code: hidden 64, ten layers, λ̂ = 0.9, γ = 6, 300 epochs. The rate, theirs is 0.05, and γ of 1, 3 and 6
+    # chosen on Cora's validation nodes, as given and at 25 % Metattack.
+    "rung": Recipe(lambda f, c: RUNG(f, 64, c, gamma=6.0), TrainConfig(epochs=300, lr=0.01, weight_decay=5e-4)),
     # The authors' scripts for Metattack: alpha, beta and gamma are the same for all graphs and are the model's
     # defaults; lam is 1e-3 for Cora, taken here for all, and 1e-4 for Citeseer; lr and epochs are Citeseer's 5e-4 and
     # 1000, each of two steps of the weights (for Cora: 1e-3 and 400). Symmetric, which in their code is an option.
