@@ -95,7 +95,7 @@ RECIPES: dict[str, Recipe] = {
     "softmedian": Recipe(lambda f, c: SoftMedianGCN(f, 64, c), TrainConfig(lr=0.01, weight_decay=1e-3)),
     # The authors' code: hidden 16, threshold 0.1, and DeepRobust's training.
     "gnnguard": Recipe(lambda f, c: GNNGuard(f, 16, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
-    # The authors' code: hidden 64, ten layers, λ̂ = 0.9, γ = 6, 300 epochs. The rate, theirs is 0.05, and γ of 1, 3 and 6
+    # The authors' code: hidden 64, ten layers, λ̂ = 0.9, γ = 6, 300 epochs. The rate (theirs is 0.05) and γ (of 1, 3, 6)
     # chosen on Cora's validation nodes, as given and at 25 % Metattack.
     "rung": Recipe(lambda f, c: RUNG(f, 64, c, gamma=6.0), TrainConfig(epochs=300, lr=0.01, weight_decay=5e-4)),
     # The authors' scripts for Metattack: alpha, beta and gamma are the same for all graphs and are the model's
