@@ -83,8 +83,8 @@ RECIPES: dict[str, Recipe] = {
     "appnp": Recipe(lambda f, c: APPNP(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
     "mlp": Recipe(lambda f, c: MLP(f, 64, c), TrainConfig(lr=0.01, weight_decay=5e-4)),
     # The authors' depth and rates and, from their command for graphs as given, hidden 64 and dropout 0.8. λ₁ and λ₂
-    # chosen on Cora's validation nodes, as given and at 25 % Metattack, where the authors' for attacked graphs (9 and 3,
-    # with hidden 16 and dropout 0.5) do far worse. They train for 500 epochs.
+    # chosen on Cora's validation nodes, as given and at 25 % Metattack, where the authors' for attacked graphs (9 and
+    # 3, with hidden 16 and dropout 0.5) do far worse. They train for 500 epochs.
     "elastic": Recipe(
         lambda f, c: ElasticGNN(f, 64, c, lambda1=3.0, lambda2=0.0, dropout=0.8),
         TrainConfig(epochs=100, lr=0.01, weight_decay=5e-4),
