@@ -12,5 +12,6 @@ def fill(page: Path, tables: dict[str, list[str]]) -> None:
         before, mark, after = text.partition(f"<!-- {name} -->\n\n")
         while after.startswith("|"):
             after = after.partition("\n")[2]
-        text = before + mark + "".join(f"{line}\n" for line in lines) + after
+        rest = after.lstrip("\n")
+        text = before + mark + "".join(f"{line}\n" for line in lines) + ("\n" + rest if rest else "")
     page.write_text(text)
