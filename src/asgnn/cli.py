@@ -156,8 +156,8 @@ def train(
         split=split or default_split(name, poisoned),
         trials=trials,
     )
-    made_for = default_split(name, poisoned) if poisoned not in (None, "dice") else cell.split
-    if cell.split != made_for:
+    # without --split the cell has the one that the flips were made for
+    if split and poisoned not in (None, "dice") and split != (made_for := default_split(name, poisoned)):
         err.print(f"Note: these flips were made against the split {made_for}; on another one the attack is weaker.")
     with _bar(f"{model} on {name}") as progress:
         record = run_cell(cell, device=_device(device), progress=progress)

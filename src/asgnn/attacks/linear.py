@@ -12,6 +12,7 @@ from torch.nn import functional as nn
 from torch_geometric.data import Data
 
 from asgnn.attacks.rules import check_labelled
+from asgnn.graphs.features import Features
 
 
 def fit_linear(
@@ -44,10 +45,10 @@ def fit_linear(
     y = data.y.cpu()
     classes = int(y.max()) + 1
     adj = normalised(data)
-    rows = adj[train.numpy()] @ adj @ features(data)
+    rows = adj[train.numpy()] @ adj @ Features.of(data.x).to_scipy()
     inputs = torch.from_numpy(rows.toarray()).float()
-    first = _glorot(inputs.size(1), hidden, rng).requires_grad_()
-    second = _glorot(hidden, classes, rng).requires_grad_()
+    first = glorot(inputs.size(1), hidden, rng).requires_grad_()
+    second = glorot(hidden, classes, rng).requires_grad_()
     adam = torch.optim.Adam([first, second], lr=lr, weight_decay=weight_decay)
     for _ in range(epochs):
         adam.zero_grad()
@@ -60,7 +61,7 @@ def fit_linear(
 def linear_logits(data: Data, weight: Tensor) -> Tensor:
     """Â²XW (N, C), float64 on the CPU. Time O(nnz(X) C + E C)."""
     adj = normalised(data)
-    return torch.from_numpy(adj @ (adj @ (features(data) @ weight.double().cpu().numpy())))
+    return torch.from_numpy(adj @ (adj @ (Features.of(data.x).to_scipy() @ weight.double().cpu().numpy())))
 
 
 def normalised(data: Data) -> sp.csr_array:
@@ -73,13 +74,7 @@ def normalised(data: Data) -> sp.csr_array:
     return sp.csr_array((root[row] * root[col], (row, col)), shape=(n, n))
 
 
-def features(data: Data) -> sp.csr_array:
-    """X, float64; what is zero is not stored."""
-    x = data.x.detach().cpu()
-    row, col = x.nonzero(as_tuple=True)
-    return sp.csr_array((x[row, col].double().numpy(), (row.numpy(), col.numpy())), shape=tuple(x.shape))
-
-
-def _glorot(rows: int, columns: int, rng: torch.Generator) -> Tensor:
+def glorot(rows: int, columns: int, rng: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Uniform weights (rows, columns), as in Glorot & Bengio 2010."""
     bound = math.sqrt(6 / (rows + columns))
-    return (2 * torch.rand(rows, columns, generator=rng) - 1) * bound
+    return (2 * torch.rand(rows, columns, generator=rng, dtype=dtype) - 1) * bound

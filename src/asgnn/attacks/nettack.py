@@ -14,11 +14,11 @@ from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import Checkpoint
 from asgnn.attacks.degrees import DegreeTest
-from asgnn.attacks.linear import features as sparse_features
 from asgnn.attacks.linear import fit_linear
 from asgnn.attacks.rules import check_labelled, check_task, degrees, finish
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import Perturbation
+from asgnn.graphs.features import Features
 from asgnn.progress import Progress
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -188,7 +188,7 @@ class Surrogate:
         self.num_nodes = n
         self.degree: Ints = degrees(edges, n).numpy()
         self.weight: Floats = weight.double().cpu().numpy()
-        self.x = sparse_features(data)
+        self.x = Features.of(data.x).to_scipy()
         self.z: Floats = self.x @ self.weight
         self.q: Floats = self.z / np.sqrt(self.degree + 1.0)[:, None]
         self.r: Floats = self.q + adj @ self.q

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
+from asgnn.attacks.linear import glorot
 from asgnn.attacks.rules import check_labelled
 from asgnn.errors import ConfigError
 from asgnn.graphs import validate
@@ -162,8 +162,7 @@ def fit_surrogate(
 def _start(sizes: tuple[int, int, int], rng: torch.Generator, dtype: torch.dtype) -> Surrogate:
     weights = []
     for width, out in itertools.pairwise(sizes):
-        bound = math.sqrt(6 / (width + out))
-        weights += [(2 * torch.rand(width, out, generator=rng, dtype=dtype) - 1) * bound, torch.zeros(out, dtype=dtype)]
+        weights += [glorot(width, out, rng, dtype), torch.zeros(out, dtype=dtype)]
     return Surrogate(*weights)
 
 

@@ -115,15 +115,14 @@ def parse_settings(method: str, words: Sequence[str]) -> dict[str, bool | int | 
 
 def run_attack(
     spec: AttackSpec,
+    data: Data,
     *,
-    root: str | Path | None = None,
     device: str = "cpu",
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Perturbation:
-    """Load the graph, attack it, and say in ``meta`` by which command, version and machine."""
-    data = load_dataset(spec.dataset, root)
-    split = find_split(spec.split, data, spec.dataset, root)
+    """Attack the graph ``data``, which is the spec's, and say in ``meta`` by which command, version and machine."""
+    split = find_split(spec.split, data, spec.dataset)
     attack, takes = METHODS[spec.method]
     given = _inputs(spec, data, split)
     options: dict[str, Any] = {"device": device, "checkpoint": checkpoint, "progress": progress}
@@ -177,7 +176,7 @@ def keep_attack(
     path.parent.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     with FileCheckpoint(half, {"command": spec.command, "version": __version__}) as checkpoint:
-        found = run_attack(spec, device=device, checkpoint=checkpoint, progress=progress)
+        found = run_attack(spec, data, device=device, checkpoint=checkpoint, progress=progress)
         found.save(path)
         checkpoint.remove()
     return _kept(found, data, time.perf_counter() - began)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from asgnn.graphs import (
     published_split,
     random_split,
 )
+from asgnn.graphs.sources import hash_of
 from asgnn.models import ASGNN
 from asgnn.progress import Progress
 from asgnn.training import Fit, accuracy, fit_many, recipe
@@ -194,12 +194,8 @@ def run_cell(
         best_epochs=[f.best_epoch for f in fits],
         seconds=seconds,
         device=device,
-        flips_sha256=_sha256(cell.poisoned) if is_file(cell.poisoned) else None,
+        flips_sha256=hash_of(Path(cell.poisoned)) if cell.poisoned is not None and is_file(cell.poisoned) else None,
     )
-
-
-def _sha256(path: str | None) -> str:
-    return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()
 
 
 def _flips(cell: Cell, clean: Data, root: str | Path | None) -> Perturbation | None:

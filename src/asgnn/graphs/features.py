@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -123,6 +124,17 @@ class Features:
             assert self.dense is not None
             return self.dense @ (self.dense.t() @ h)
         return self.by_row @ (self.by_column @ h)
+
+    def to_scipy(self) -> sp.csr_array:
+        """In double precision and without stored zeros, on the CPU."""
+        if self.by_row is None:
+            assert self.dense is not None
+            return sp.csr_array(self.dense.detach().cpu().double().numpy())
+        rows = self.by_row
+        parts = (part.detach().cpu().numpy() for part in (rows.value.double(), rows.col, rows.crow))
+        matrix = sp.csr_array(tuple(parts), shape=rows.shape)
+        matrix.eliminate_zeros()
+        return matrix
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Features:
         def rows(part: Rows | None) -> Rows | None:

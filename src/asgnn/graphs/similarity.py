@@ -31,7 +31,7 @@ def edge_similarity(features: Features, adj: Adjacency) -> Tensor:
     Raises :class:`~asgnn.errors.GraphError` where no feature is shared by two nodes, as with the identity: then the
     features say nothing about any pair. Time O(E words), with as many words as the two rows hold; never N × N.
     """
-    x = _matrix(features)
+    x = features.to_scipy()
     if features.num_nodes > 1 and x.count_nonzero(axis=0).max(initial=0) < 2:
         raise GraphError(
             "No two nodes share a feature, as where the identity stands in for features that are missing, so there is "
@@ -42,7 +42,7 @@ def edge_similarity(features: Features, adj: Adjacency) -> Tensor:
 
 def edge_cosine(features: Features, adj: Adjacency) -> Tensor:
     """(E,) the cosine of the two ends of every entry, whatever the features; 0 where one of them has none."""
-    return _ratio(_matrix(features), adj, jaccard=False)
+    return _ratio(features.to_scipy(), adj, jaccard=False)
 
 
 def _ratio(x: sp.csr_array, adj: Adjacency, *, jaccard: bool) -> Tensor:
@@ -53,18 +53,6 @@ def _ratio(x: sp.csr_array, adj: Adjacency, *, jaccard: bool) -> Tensor:
     whole = size[row] + size[col] - shared if jaccard else np.sqrt(size[row] * size[col])
     found = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     return torch.from_numpy(found).to(adj.row.device)
-
-
-def _matrix(features: Features) -> sp.csr_array:
-    """In double precision and without stored zeros, on the CPU."""
-    if features.by_row is None:
-        assert features.dense is not None
-        return sp.csr_array(features.dense.detach().cpu().double().numpy())
-    rows = features.by_row
-    parts = (part.detach().cpu().numpy() for part in (rows.value.double(), rows.col, rows.crow))
-    matrix = sp.csr_array(tuple(parts), shape=rows.shape)
-    matrix.eliminate_zeros()
-    return matrix
 
 
 def _dots(x: sp.csr_array, row: NDArray[np.int64], col: NDArray[np.int64]) -> NDArray[Any]:

@@ -107,7 +107,7 @@ def fetch(source: Source, root: str | Path | None = None, progress: bool | None 
     """
     cached = source.within(cache_folder(root))
     spoiled = ""
-    if (found := _hash_of(cached)) == source.sha256:
+    if (found := hash_of(cached)) == source.sha256:
         return cached
     if found is not None:
         spoiled = f" (the file now at {cached} has sha256 {found} instead of {source.sha256})"
@@ -115,7 +115,7 @@ def fetch(source: Source, root: str | Path | None = None, progress: bool | None 
     mirror = mirror_folder()
     if mirror is not None:
         mirrored = source.within(mirror)
-        found = _hash_of(mirrored)
+        found = hash_of(mirrored)
         if found == source.sha256:
             return mirrored
         if found is not None:
@@ -150,7 +150,7 @@ def fetch(source: Source, root: str | Path | None = None, progress: bool | None 
     return cached
 
 
-def _hash_of(path: Path) -> str | None:
+def hash_of(path: Path) -> str | None:
     """SHA-256 of a file, none if there is no such file."""
     try:
         with path.open("rb") as file:

@@ -9,7 +9,7 @@ from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
-from asgnn.models.layers import MLPBlock, Rng
+from asgnn.models.layers import MLPBlock, Rng, check_depth
 
 
 class AirGNN(NodeClassifier):
@@ -43,8 +43,7 @@ class AirGNN(NodeClassifier):
         super().__init__()
         if not 0 <= lam < 1:
             raise ConfigError(f"lam must lie in [0, 1); it is {lam}.")
-        if num_layers < 0:
-            raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+        check_depth(num_layers)
         self.signature = (in_channels, hidden_channels, out_channels, num_layers, lam, mlp_layers)
         self.num_layers, self.lam = num_layers, lam
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)

@@ -8,7 +8,7 @@ from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
-from asgnn.models.layers import MLPBlock, Rng
+from asgnn.models.layers import MLPBlock, Rng, check_depth
 
 
 class APPNP(NodeClassifier):
@@ -34,8 +34,7 @@ class APPNP(NodeClassifier):
         super().__init__()
         if not 0 < alpha <= 1:
             raise ConfigError(f"The teleport probability alpha must lie in (0, 1]; it is {alpha}.")
-        if num_layers < 0:
-            raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+        check_depth(num_layers)
         self.signature = (in_channels, hidden_channels, out_channels, num_layers, alpha, mlp_layers)
         self.num_layers, self.alpha = num_layers, alpha
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)

@@ -16,7 +16,7 @@ from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
-from asgnn.models.layers import MLPBlock, Rng
+from asgnn.models.layers import MLPBlock, Rng, check_depth
 
 Constraint = Literal["descent", "positive", "free"]
 
@@ -57,8 +57,7 @@ class ASMP(nn.Module):
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
-        if num_layers < 0:
-            raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+        check_depth(num_layers)
         one_of("backend", backend, ("auto", *BACKENDS))
         self.num_layers, self.backend = num_layers, backend
         self.scheme = scheme or Scheme()

@@ -13,7 +13,7 @@ from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features, Rows
 from asgnn.models.base import NodeClassifier
-from asgnn.models.layers import MLPBlock, Rng
+from asgnn.models.layers import MLPBlock, Rng, check_depth
 
 Norm = Literal["l21", "l1"]
 
@@ -49,8 +49,7 @@ class ElasticGNN(NodeClassifier):
         super().__init__()
         if not (0 <= lambda1 < float("inf") and 0 <= lambda2 < float("inf")):
             raise ConfigError(f"lambda1 and lambda2 must be 0 or more and finite; they are {lambda1} and {lambda2}.")
-        if num_layers < 0:
-            raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+        check_depth(num_layers)
         if norm not in ("l21", "l1"):
             raise ConfigError(f"norm must be l21 or l1; it is {norm!r}.")
         self.signature = (in_channels, hidden_channels, out_channels, num_layers, lambda1, lambda2, mlp_layers, norm)

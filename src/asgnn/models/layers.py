@@ -20,6 +20,12 @@ Rng = Sequence[torch.Generator] | None
 """One generator a trial, or ``None`` for torch's global one."""
 
 
+def check_depth(num_layers: int) -> None:
+    """For models whose layers follow an MLP or a linear map, so that none at all is a model, too."""
+    if num_layers < 0:
+        raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+
+
 class Linear(nn.Module):
     """X W + b with W stored as (in, out), or (T, in, out) when stacked; starts as ``torch.nn.Linear`` does."""
 

@@ -9,7 +9,7 @@ from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
-from asgnn.models.layers import MLPBlock, Rng
+from asgnn.models.layers import MLPBlock, Rng, check_depth
 
 # Added to each squared distance before the root, as in the authors' code; not in the paper.
 SMOOTHING = 0.01
@@ -52,8 +52,7 @@ class RUNG(NodeClassifier):
             raise ConfigError(f"gamma must be above 0; it is {gamma}.")
         if not 0 < lam_hat < 1:
             raise ConfigError(f"lam_hat must lie in (0, 1); it is {lam_hat}.")
-        if num_layers < 0:
-            raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+        check_depth(num_layers)
         self.signature = (in_channels, hidden_channels, out_channels, num_layers, gamma, lam_hat, mlp_layers)
         self.num_layers, self.gamma, self.lam = num_layers, gamma, 1 / lam_hat - 1
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
-from asgnn.models.layers import Linear, Rng
+from asgnn.models.layers import Linear, Rng, check_depth
 
 
 class SGC(NodeClassifier):
@@ -24,8 +23,7 @@ class SGC(NodeClassifier):
 
     def __init__(self, in_channels: int, out_channels: int, num_layers: int = 2) -> None:
         super().__init__()
-        if num_layers < 0:
-            raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+        check_depth(num_layers)
         self.signature = (in_channels, out_channels, num_layers)
         self.num_layers = num_layers
         self.linear = Linear(in_channels, out_channels)
