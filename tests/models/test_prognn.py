@@ -104,13 +104,15 @@ def test_trains_as_written_out(variant: str, plain: bool) -> None:
     ours = model(**VARIANTS[variant])
     reference = Reference(copy.deepcopy(ours), data, config)
     one = fit(ours, data, config, split=SPLIT)
+    by_products = VARIANTS[variant].get("method") == "products"  # 1 % of the threshold off at the most
+    tolerance = 0.01 * ours.structure_lr * ours.beta if by_products else 1e-7
     # the model keeps the best epoch, so take the structure of every epoch from shorter trainings
     for epoch, loss_of_ours in enumerate(one.history.train_loss.tolist(), 1):
-        assert reference.step_weights() == pytest.approx(loss_of_ours, rel=1e-7)
+        assert reference.step_weights() == pytest.approx(loss_of_ours, rel=tolerance)
         if epoch % ours.inner_steps == 0:
             reference.step_structure()
         if epoch == one.best_epoch:
-            torch.testing.assert_close(ours.structure.detach(), reference.s.detach(), rtol=0, atol=1e-7)
+            torch.testing.assert_close(ours.structure.detach(), reference.s.detach(), rtol=0, atol=4 * tolerance)
 
 
 def last_structure(one: ProGNN, steps: int) -> Tensor:

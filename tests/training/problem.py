@@ -69,7 +69,8 @@ MODELS: dict[str, Callable[[int], NodeClassifier]] = {
     "softmedian": lambda i: SoftMedianGCN(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
     "gnnguard": lambda i: GNNGuard(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
     "rung": lambda i: RUNG(WORDS, 8, CLASSES, 5, gamma=2.0, dropout=DROPOUT[i]),
-    "prognn": lambda i: ProGNN(WORDS, 8, CLASSES, DROPOUT[i]),
+    "prognn": lambda i: ProGNN(WORDS, 8, CLASSES, DROPOUT[i], method="exact"),
+    "prognn by products": lambda i: ProGNN(WORDS, 8, CLASSES, DROPOUT[i], method="products"),
 }
 
 

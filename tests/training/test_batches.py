@@ -68,6 +68,17 @@ def test_same_seeds_same_bits(name: str, dtype: torch.dtype) -> None:
         assert_equal(ours, again)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_gpu_trains_what_a_cpu_does(name: str) -> None:
+    data, without_dropout = graph(), 1
+    here, there = (fit_many([trial(name, without_dropout)], data, device=d)[0] for d in ("cpu", "cuda"))
+    there.model.cpu()
+    assert_close(here, there, 1e-6)
+    for ours, again in zip(*(fit_many(four(name), data, device="cuda") for _ in range(2)), strict=True):
+        assert_equal(ours, again)
+
+
 def test_another_seed_is_another_dropout() -> None:
     data = graph()
     seeds = [fit_many([trial("gcn", 0, seed=seed)], data)[0].history.train_loss for seed in (0, 1)]
