@@ -44,9 +44,9 @@ def test_soft_threshold_of_singular_values(
     expected = by_numpy(matrix, threshold)
     size = 1 + float(torch.linalg.matrix_norm(matrix, 2).max())
     error = float(torch.linalg.matrix_norm(out.double() - expected, 2).max())
-    assert error <= size * (2e-6 if dtype == torch.float32 else 1e-10) + (
-        0.01 * threshold if method == "products" else 0
-    )
+    # cuSOLVER's decompositions in float32 are good to four digits
+    rounding = 1e-10 if dtype == F64 else 1e-4 if device == "cuda" else 2e-6
+    assert error <= size * rounding + (0.01 * threshold if method == "products" else 0)
     if symmetric:
         assert torch.equal(out, out.mT)
 
