@@ -1,0 +1,132 @@
+"""Specifications of the paper's tables: one file each, with its cells, grids, figures and what was assumed."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from asgnn.errors import ConfigError
+from asgnn.experiments.trainings import Case, Settings, Value, settings_of
+
+TABLES = ("table1", "table2", "table3")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model of a table.
+
+    Attributes:
+        name: of the row, in the store and on the command line.
+        label: for people.
+        model: a name of ``RECIPES``.
+        settings: what differs from the recipe in every cell.
+        grids: search → name of a setting → the values tried; a search that is not named tries nothing.
+        paper: what the paper calls it, or ``None`` where the paper has no such row.
+        twin: the name of the row that is the same with a frozen structure, or ``None``.
+    """
+
+    name: str
+    label: str
+    model: str
+    settings: Settings
+    grids: Mapping[str, Mapping[str, tuple[Value, ...]]]
+    paper: str | None
+    twin: str | None
+
+    def candidates(self, search: str) -> list[Settings]:
+        """Every setting of a grid, with the row's own; one, the recipe's, where there is no grid."""
+        grid = self.grids.get(search, {})
+        own = dict(self.settings)
+        return [settings_of(own | dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One table.
+
+    Attributes:
+        name, title: "table1" and what it is called.
+        figure: which of an outcome's figures it shows: "test", "target" or "clean_test_loss".
+        unit: of the rate, for people: "% of the edges flipped".
+        attacks: dataset → (attack, split).
+        rates: the columns.
+        rules: how settings are chosen, see :class:`~asgnn.experiments.trainings.Choice`.
+        rows: the models.
+        paper: dataset → rate → the paper's name of the row → (mean, standard deviation or None).
+        assumed: what the paper leaves out, a sentence each.
+    """
+
+    name: str
+    title: str
+    figure: str
+    unit: str
+    attacks: Mapping[str, tuple[str, str]]
+    rates: tuple[float, ...]
+    rules: tuple[str, ...]
+    rows: tuple[Row, ...]
+    paper: Mapping[str, Mapping[float, Mapping[str, tuple[float, float | None]]]]
+    assumed: tuple[str, ...]
+
+    def case(self, dataset: str, rate: float) -> Case:
+        """The cell's graph. Without flips a global attack leaves no trace; a targeted one leaves its targets."""
+        attack, split = self.attacks[dataset]
+        clean = rate == 0 and "nettack" not in attack
+        return Case(dataset, None if clean else attack, rate, split)
+
+    def row(self, name: str) -> Row:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise ConfigError(f"{self.name} has no row {name!r}; its rows are {', '.join(row.name for row in self.rows)}.")
+
+
+def load_spec(name: str) -> Spec:
+    """The specification of a table by its name."""
+    if name not in TABLES:
+        raise ConfigError(f"There is no table {name!r}; the tables are {', '.join(TABLES)}.")
+    found, models = _read(name), _read("models")
+    return Spec(
+        name=name,
+        title=found["title"],
+        figure=found["figure"],
+        unit=found["unit"],
+        attacks={dataset: (cell["attack"], cell["split"]) for dataset, cell in found["cells"].items()},
+        rates=tuple(map(float, found["rates"])),
+        rules=tuple(found["rules"]),
+        rows=tuple(_row(row, models["rows"][row], models["grid"]) for row in found["rows"]),
+        paper={
+            dataset: {rate: _figures(named, i) for i, rate in enumerate(map(float, found["rates"]))}
+            for dataset, named in found["paper"].items()
+        },
+        assumed=tuple(found["assumed"]),
+    )
+
+
+def _read(name: str) -> dict[str, Any]:
+    file = resources.files("asgnn.experiments").joinpath("specs", f"{name}.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def _row(name: str, row: Mapping[str, Any], grids: Mapping[str, Any]) -> Row:
+    of_row: dict[str, dict[str, tuple[Value, ...]]] = {}
+    for search, grid in grids.items() if row.get("searched", True) else ():
+        every = {**grid["all"], **grid.get(name, {})}
+        of_row[search] = {setting: tuple(values) for setting, values in every.items() if values}
+    return Row(
+        name=name,
+        label=row["label"],
+        model=row["model"],
+        settings=settings_of(row.get("settings", {})),
+        grids=of_row,
+        paper=row.get("paper"),
+        twin=row.get("twin"),
+    )
+
+
+def _figures(named: Mapping[str, list[list[float]]], column: int) -> dict[str, tuple[float, float | None]]:
+    """The paper's figures of one column; each is written [mean, standard deviation], or [mean] where it gives none."""
+    return {name: (values[column][0], (values[column] + [None])[1]) for name, values in named.items()}
