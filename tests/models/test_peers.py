@@ -64,20 +64,26 @@ def perceptron(block: MLPBlock) -> nn.Sequential:
 class TestPeers:
     def test_gcn(self, graph: str, weighted: bool, dense: bool) -> None:
         x, edge_index, weight = problem(graph, weighted, dense)
-        ours = GCN(50, 8, 3).to(F64).eval()
-        first, second = GCNConv(50, 8).to(F64), GCNConv(8, 3).to(F64)
-        with torch.no_grad():
-            for peer, layer in ((first, ours.first), (second, ours.second)):
-                peer.lin.weight.copy_(layer.weight.t())
-                peer.bias.copy_(layer.bias)
-        expected = second(first(x, edge_index, weight).relu(), edge_index, weight)
-        out = ours(x, edge_index, weight)
-        torch.testing.assert_close(out, expected, **CLOSE)
-        probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(0), dtype=F64)
-        (out * probe).sum().backward()
-        (expected * probe).sum().backward()
-        torch.testing.assert_close(ours.first.weight.grad, first.lin.weight.grad.t(), **CLOSE)
-        torch.testing.assert_close(ours.second.bias.grad, second.bias.grad, **CLOSE)
+        for depth in (2, 4):
+            ours = GCN(50, 8, 3, num_layers=depth).to(F64).eval()
+            layers = [ours.first, *ours.between, ours.last]
+            peers = [GCNConv(layer.in_channels, layer.out_channels).to(F64) for layer in layers]
+            assert len(peers) == depth
+            with torch.no_grad():
+                for peer, layer in zip(peers, layers, strict=True):
+                    peer.lin.weight.copy_(layer.weight.t())
+                    peer.bias.copy_(layer.bias)
+            expected = x
+            for peer in peers:
+                expected = peer(expected if peer is peers[0] else expected.relu(), edge_index, weight)
+            out = ours(x, edge_index, weight)
+            torch.testing.assert_close(out, expected, **CLOSE)
+            probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(0), dtype=F64)
+            (out * probe).sum().backward()
+            (expected * probe).sum().backward()
+            for peer, layer in zip(peers, layers, strict=True):
+                torch.testing.assert_close(layer.weight.grad, peer.lin.weight.grad.t(), **CLOSE)
+                torch.testing.assert_close(layer.bias.grad, peer.bias.grad, **CLOSE)
 
     def test_sgc(self, graph: str, weighted: bool, dense: bool) -> None:
         x, edge_index, weight = problem(graph, weighted, dense)

@@ -68,7 +68,7 @@ class Cell:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", find_dataset(self.dataset).name)
-        recipe(self.model, self.objective)
+        recipe(self.model, objective=self.objective)
         if self.trials < 1:
             raise ConfigError(f"There must be at least one trial; trials is {self.trials}.")
         check_split_name(self.split, self.dataset)
@@ -179,7 +179,7 @@ def run_cell(
     data = clean if flips is None else flips.apply(clean)
     splits = _splits(cell, data, root)
     began = time.perf_counter()
-    chosen = recipe(cell.model, cell.objective)
+    chosen = recipe(cell.model, objective=cell.objective)
     trials = [chosen.trial(data, split, seed) for seed, split in enumerate(splits)]
     fits = fit_many(trials, data, device=device, progress=progress)
     seconds = time.perf_counter() - began
