@@ -27,7 +27,7 @@ from asgnn.models import (
     ProGNN,
     SoftMedianGCN,
 )
-from asgnn.models.layers import Linear, MLPBlock
+from asgnn.models.layers import Linear, MLPBlock, Streams
 from tests.awkward import AWKWARD
 
 F64 = torch.float64
@@ -185,12 +185,12 @@ def test_sparse_and_dense_features_give_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_dropout_of_a_model_is_decided_by_its_generator(name: str) -> None:
+def test_dropout_of_a_model_is_decided_by_its_stream(name: str) -> None:
     x, edge_index, _ = problem("random 33", False, False)
     model = MODELS[name](50, 8, 3, dropout=0.5).to(F64)
 
     def run(seed: int) -> Tensor:
-        return model(x, edge_index, rng=[torch.Generator().manual_seed(seed)])
+        return model(x, edge_index, rng=Streams([seed]))
 
     assert torch.equal(run(0), run(0))
     assert not torch.equal(run(0), run(1))
