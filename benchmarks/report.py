@@ -53,13 +53,15 @@ def report(
 
 def lines(result: Mapping[str, Any]) -> list[str]:
     """A result as rows of the table."""
+    margins = [f"{side} {value:.2f}" for side, value in result.get("margins", {}).items()]
+    after = [f"    margin: {', '.join(margins)}"] if margins else []
     if not result["ok"]:
         why = result.get("error") or ", ".join(
             f"{c['where']} differs by {c['error']:.1e}, allowed {c['tolerance']:.0e}"
             for c in result["checks"]
             if not c["error"] <= c["tolerance"]  # NaN is wrong too
         )
-        return [f"{result['name']:<15} FAILED: {why or 'nothing was compared'}"]
+        return [f"{result['name']:<15} FAILED: {why or 'nothing was compared'}", *after]
     worst = max(result["checks"], key=lambda c: c["error"])
     notes = [f"{worst['error']:.0e} of {worst['tolerance']:.0e}"] + [""] * len(result["sides"])
     out = []
@@ -77,9 +79,7 @@ def lines(result: Mapping[str, Any]) -> list[str]:
             ).rstrip()
         )
     unit = "" if result["unit"] == "run" else f"; times for one {result['unit']}"
-    if margins := result.get("margins"):
-        unit += "\n    margin: " + ", ".join(f"{side} {value:.2f}" for side, value in margins.items())
-    return [*out, f"    {result['what']}{unit}"]
+    return [*out, f"    {result['what']}{unit}", *after]
 
 
 def duration(seconds: float) -> str:
