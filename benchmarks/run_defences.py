@@ -2,6 +2,7 @@
 
     python benchmarks/run_defences.py                                     # some twelve minutes
     python benchmarks/run_defences.py --only gcn --only prognn --epochs 100 --rounds 4 -o runs/two.json
+    python benchmarks/run_defences.py -o docs/records/bench-defences.json && python scripts/defence_table.py table
 
 Each defence is trained by its recipe: one trial and, as "asgnn × 10", ten at once, of which a time is the tenth part
 (Pro-GNN: two, the half). The other side is DeepRobust 0.2.11 or, for the MLP, PyG; the first run makes an environment
@@ -16,8 +17,8 @@ A training is timed for the first 30 epochs (Pro-GNN: 4) with all that comes bef
 recipe's epochs is added at the pace of those after the second; this after a warm-up, so without compilation.
 Memory is the largest size of the whole process. A ratio is to ours, one trial: 3.0 is three times as long, or as much.
 
-First the sides are checked: with the same weights they must give the same scores, before the training, to 1e-4; after
-it their test accuracies must be within five points; ten trials at once must give the first the losses that it has
+No figure without its check: with the same weights the sides must give the same scores, before the training, to 1e-4;
+after it their test accuracies must be within five points; ten trials at once must give the first the losses that it has
 alone; and Pro-GNN's nuclear-norm step must give the same matrix. Where a check fails no time is given and the exit code
 is 1.
 """
