@@ -103,13 +103,16 @@ class Store:
         Time: the whole file is read once, to know that it is not damaged.
         """
         path = Path(path)
-        if path.is_dir():
+        try:
+            there, folder = path.exists(), path.parent.is_dir()
+        except OSError as cause:
+            raise DataUnavailable(f"{path} could not be opened: {cause.strerror or cause}.") from cause
+        if there and path.is_dir():
             raise ConfigError(f"{path} is a folder; a store is a file.")
-        if not path.exists():
-            if not create:
-                raise DataUnavailable(f"There is no store {path}.")
-            if not path.parent.is_dir():
-                raise DataUnavailable(f"{path} cannot be made, since there is no folder {path.parent}.")
+        if not there and not create:
+            raise DataUnavailable(f"There is no store {path}.")
+        if not folder:
+            raise DataUnavailable(f"{path} cannot be made, since there is no folder {path.parent}.")
         # A URI, because only there can SQLite be told not to make a file. The journal is SQLite's default, a file that
         # is deleted after each transaction: the store itself is then always one file, to be copied and committed.
         address = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
