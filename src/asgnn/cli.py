@@ -1,15 +1,19 @@
-"""The command line: asgnn demo | datasets | train | attack | store."""
+"""The command line: asgnn demo | datasets | train | attack | reproduce | store."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Annotated
 
 import typer
@@ -21,8 +25,12 @@ from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, DataUnavailable, 
 from asgnn.experiments import Cell, Record, run_cell
 from asgnn.experiments.attack import METHODS, AttackSpec, keep_attack, parse_settings
 from asgnn.experiments.demo import run_demo
+from asgnn.experiments.reproduce import Engine, plan
 from asgnn.experiments.run import ATTACKS, default_split
+from asgnn.experiments.spec import load_spec
 from asgnn.experiments.store import Store
+from asgnn.experiments.trainings import Choice
+from asgnn.experiments.work import Batch, local, on_ray
 from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
 from asgnn.training import RECIPES
 from asgnn.version import __version__
@@ -56,6 +64,26 @@ class DeviceName(StrEnum):
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
+
+
+class SearchName(StrEnum):
+    paper = "paper"
+    wide = "wide"
+    none = "none"
+
+
+class ExecutorName(StrEnum):
+    local = "local"
+    ray = "ray"
+
+
+class What(StrEnum):
+    table1 = "table1"
+    table2 = "table2"
+    table3 = "table3"
+    convergence = "figure-convergence"
+    structure = "figure-structure"
+    everything = "all"
 
 
 Device = Annotated[DeviceName, typer.Option(help="Where to train; auto takes a GPU where there is one.")]
@@ -275,6 +303,106 @@ def demo(
         f"{worst['edge_auc_mean']:.3f} (1 is perfect, 0.5 is chance)."
     )
     out.print(f"Written: {', '.join(str(path) for path in outcome.written)}", soft_wrap=True)
+
+
+def _listed(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+@app.command()
+def reproduce(
+    what: Annotated[What, typer.Argument(help="A table or figure of the paper, or all of them.")],
+    dataset: Annotated[str, typer.Option(help="Datasets, with commas between; all of the table's by default.")] = "",
+    models: Annotated[str, typer.Option(help="Rows of the table, with commas between; all by default.")] = "",
+    rates: Annotated[str, typer.Option(help="Columns of the table, with commas between; all by default.")] = "",
+    trials: Annotated[int, typer.Option(help="Seeds that each reported figure is the mean of.")] = 10,
+    search: Annotated[SearchName, typer.Option(help="What is tried before: the paper's grid, ours, nothing.")] = (
+        SearchName.paper
+    ),
+    store_path: Annotated[
+        Path, typer.Option("--store", help="The file that results are kept in, and taken from.")
+    ] = Path("runs/results.sqlite"),
+    executor: Annotated[ExecutorName, typer.Option(help="Where batches are trained.")] = ExecutorName.local,
+    address: Annotated[str | None, typer.Option(help="Of a running Ray cluster; by default one is started here.")] = (
+        None
+    ),
+    batch: Annotated[int | None, typer.Option(help="Trainings side by side at the most.", min=1)] = None,
+    device: Device = DeviceName.auto,
+) -> None:
+    """Run a table or figure of the paper; stopped, it goes on where it was.
+
+    Settings are chosen on validation: every one of the grid with two trials, the best five with all, the best of those
+    is reported. What is in the store already is not trained again; asgnn report makes a page of it.
+    """
+    place = _device(device)
+    asked = plan(
+        what.value,
+        datasets=[find_dataset(name).name for name in _listed(dataset)],
+        models=_listed(models),
+        rates=[_number(rate) for rate in _listed(rates)],
+        trials=trials,
+        search=search.value,
+        # a cluster wants all work at once that does not wait for other work
+        together=executor is ExecutorName.ray,
+    )
+    run = on_ray(address, place) if executor is ExecutorName.ray else local(place)
+    store_path.parent.mkdir(parents=True, exist_ok=True)
+    with Store.open(store_path) as kept, _told(asked.expected) as tell:
+        engine = Engine(kept, run, place, largest=batch, progress=tell)
+        for choices in engine.carry_out(asked):
+            _show_choices(kept, choices)
+    out.print(f"Kept in {store_path}; asgnn report {store_path} makes a page of it.", soft_wrap=True)
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise ConfigError(f"A rate is a number, and {word!r} is not.") from None
+
+
+@contextmanager
+def _told(expected: int) -> Iterator[Callable[[int, Batch], None]]:
+    """What is done, what is left and when it ends: a bar for a person, a line a batch for a log."""
+    began, first = time.monotonic(), -1
+
+    def tell(done: int, batch: Batch) -> None:
+        nonlocal first
+        # what was in the store already took no time, and says nothing about what is left
+        first = done - len(batch.trainings) if first < 0 else first
+        left = (time.monotonic() - began) / max(done - first, 1) * max(expected - done, 0)
+        case = batch.trainings[0].case
+        where = f"{case.dataset} {case.poisoned or 'clean'} {case.rate:g}"
+        line = (
+            f"{done}/{expected} trainings, {timedelta(seconds=round(left))} left: {batch.trainings[0].model}, {where}"
+        )
+        print(line, file=sys.stderr, flush=True)
+
+    if not err.is_terminal:
+        yield tell
+        return
+    with _bar("training") as bar:
+        yield lambda done, batch: bar(done, expected)
+
+
+def _show_choices(kept: Store, choices: list[Choice]) -> None:
+    """Cells of tables, each beside the paper's."""
+    for (name, case), cell in groupby(choices, key=lambda choice: (choice.table, choice.case)):
+        spec = load_spec(name)
+        table = Table(title=f"{spec.title}: {case.dataset}, {case.rate:g} {spec.unit}")
+        for heading in ("model", "chosen by", "settings tried", "ours", "the paper's"):
+            table.add_column(heading, justify="left" if heading in ("model", "chosen by") else "right")
+        for choice in cell:
+            row = spec.row(choice.row)
+            values = [outcome.figures[spec.figure] for outcome in kept.get(choice.trainings).values()]
+            paper = spec.paper[case.dataset][case.rate].get(row.paper or "", (None, None))
+            ours = (fmean(values), stdev(values) if len(values) > 1 else None)
+            table.add_row(row.label, choice.rule, str(choice.tried), _mean(*ours), _mean(*paper))
+        out.print(table)
+
+
+def _mean(mean: float | None, deviation: float | None) -> str:
+    return "" if mean is None else f"{mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
 
 
 @store.command("show")

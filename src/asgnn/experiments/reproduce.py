@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Protocol
@@ -15,10 +16,11 @@ import torch
 from asgnn.asmp import SCALARS
 from asgnn.attacks import nettack
 from asgnn.errors import ConfigError
+from asgnn.experiments.figures import FIGURES, RATES, ROWS, series_of
 from asgnn.experiments.machine import machine
 from asgnn.experiments.run import find_split
-from asgnn.experiments.spec import Row, Spec
-from asgnn.experiments.trainings import Case, Choice, Outcome, Settings, Training
+from asgnn.experiments.spec import TABLES, Row, Spec, load_spec
+from asgnn.experiments.trainings import Case, Choice, Outcome, Series, Settings, Training
 from asgnn.experiments.work import Batch, Executor
 from asgnn.graphs import Perturbation, load_dataset
 
@@ -39,6 +41,7 @@ class Keeps(Protocol):
     def add(self, outcomes: Iterable[Outcome]) -> int: ...
     def get(self, keys: Iterable[str]) -> dict[str, Outcome]: ...
     def add_choices(self, choices: Iterable[Choice]) -> None: ...
+    def add_series(self, series: Iterable[Series]) -> None: ...
     def attack(self, spec: Mapping[str, object]) -> Perturbation | None: ...
     def add_attack(self, spec: Mapping[str, object], flips: Perturbation, *, seconds: float, machine: str) -> None: ...
 
@@ -144,6 +147,55 @@ def questions(
     return out
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for.
+
+    Attributes:
+        waves: questions whose trainings are run together, a wave after the other.
+        drawn: questions whose answers figures are drawn from.
+        kinds: of the series that are drawn.
+    """
+
+    waves: list[list[Question]]
+    drawn: list[Question]
+    kinds: list[str]
+
+    @property
+    def expected(self) -> int:
+        """How many trainings the answers take."""
+        return sum(question.expected() for wave in self.waves for question in wave)
+
+
+def plan(
+    what: str,
+    *,
+    datasets: Sequence[str] = (),
+    models: Sequence[str] = (),
+    rates: Sequence[float] = (),
+    trials: int = 10,
+    search: str = "paper",
+    together: bool = False,
+) -> Plan:
+    """The questions of a table, of a figure or of all of them; a wave is a cell, or everything ``together``."""
+    names = [*TABLES, *FIGURES] if what == "all" else [what]
+    waves: list[list[Question]] = []
+    for name in names:
+        if name not in FIGURES:
+            asked = questions(
+                load_spec(name), datasets=datasets, models=models, rates=rates, trials=trials, search=search
+            )
+            waves += [list(cell) for _, cell in groupby(asked, key=lambda question: question.case)]
+    kinds = [FIGURES[name] for name in names if name in FIGURES]
+    drawn: list[Question] = []
+    if kinds:  # of the cells of table1 that the figures show, whatever the table itself is restricted to
+        drawn = questions(
+            load_spec("table1"), datasets=["cora"], models=ROWS, rates=RATES, trials=trials, search=search
+        )
+        waves.append(drawn)
+    return Plan([[question for wave in waves for question in wave]] if together else waves, drawn, kinds)
+
+
 @dataclass
 class Engine:
     """Answers questions: trains what the store does not have, and adds it batch by batch.
@@ -162,6 +214,14 @@ class Engine:
 
     def __post_init__(self) -> None:
         self._settled: set[str] = set()
+
+    def carry_out(self, asked: Plan) -> Iterator[list[Choice]]:
+        """Settle a plan wave by wave, then watch the layers that its figures show."""
+        for wave in asked.waves:
+            yield self.settle(wave)
+        for choice in self.settle(asked.drawn):
+            if choice.row in ROWS:
+                self.store.add_series(series_of(choice, asked.kinds, root=self.root, device=self.device))
 
     def settle(self, asked: Sequence[Question]) -> list[Choice]:
         """The choices for a wave of questions, stored; what they need is trained together, stage by stage."""

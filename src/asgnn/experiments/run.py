@@ -249,7 +249,7 @@ def _figures(fit: Fit, graph: Graph) -> dict[str, float]:
         found |= _on_nodes("clean_test", fit.logits[1], y, fit.split.test)
         if graph.flips.targets is not None:
             found["target"] = _on_nodes("target", fit.logits[0], y, graph.flips.targets)["target"]
-    return {**found, "best_epoch": fit.best_epoch}
+    return {**{name: round(value, 4) for name, value in found.items()}, "best_epoch": fit.best_epoch}
 
 
 def _on_nodes(name: str, logits: Tensor, y: Tensor, nodes: Tensor) -> dict[str, float]:
