@@ -1,4 +1,4 @@
-"""The command line: asgnn demo | datasets | train | attack."""
+"""The command line: asgnn demo | datasets | train | attack | report."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, DataUnavailable, 
 from asgnn.experiments import Cell, Record, run_cell
 from asgnn.experiments.attack import METHODS, AttackSpec, keep_attack, parse_settings
 from asgnn.experiments.demo import run_demo
+from asgnn.experiments.report import FORMATS, write_report
 from asgnn.experiments.run import ATTACKS, default_split
 from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
 from asgnn.training import RECIPES
@@ -271,6 +272,20 @@ def demo(
         f"{worst['edge_auc_mean']:.3f} (1 is perfect, 0.5 is chance)."
     )
     out.print(f"Written: {', '.join(str(path) for path in outcome.written)}", soft_wrap=True)
+
+
+@app.command()
+def report(
+    path: Annotated[Path, typer.Argument(metavar="[STORE]", help="A file of results.")] = Path("runs/results.db"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")] = Path("runs/report"),
+    formats: Annotated[str, typer.Option("--format", help="Which of them, with commas.")] = ",".join(FORMATS),
+) -> None:
+    """Write what a store holds beside the paper's figures: one page for a browser, Markdown and LaTeX."""
+    from asgnn.experiments.store import Store
+
+    with Store.open(path, create=False) as store:
+        written = write_report(store, output, formats.replace(",", " ").split())
+    out.print(f"Written: {', '.join(str(path) for path in written)}", soft_wrap=True)
 
 
 def run() -> None:
