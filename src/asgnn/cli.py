@@ -276,7 +276,7 @@ def demo(
 
 @app.command()
 def report(
-    path: Annotated[Path, typer.Argument(metavar="[STORE]", help="A file of results.")] = Path("runs/results.db"),
+    path: Annotated[Path, typer.Argument(metavar="STORE", help="A file of results.")] = Path("runs/results.db"),
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")] = Path("runs/report"),
     formats: Annotated[str, typer.Option("--format", help="Which of them, with commas.")] = ",".join(FORMATS),
 ) -> None:
