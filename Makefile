@@ -32,7 +32,7 @@ docs: setup
 bench: setup
 	$(BIN)/python benchmarks/run.py
 
-# Makes an environment of its own for DeepRobust, .venv-peers.
+# This and the next make an environment of their own for DeepRobust, .venv-peers.
 bench-attacks: setup
 	$(BIN)/python benchmarks/run_attacks.py
 

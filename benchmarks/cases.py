@@ -187,7 +187,7 @@ class PyGGCN(nn.Module):
 
     def __init__(self, ours: GCN) -> None:
         super().__init__()
-        first, second = ours.first, ours.second
+        first, second = ours.first, ours.last
         # Cached, as in PyG's own example: the normalised matrix is made once.
         self.first = GCNConv(first.in_channels, first.out_channels, cached=True)
         self.second = GCNConv(second.in_channels, second.out_channels, cached=True)

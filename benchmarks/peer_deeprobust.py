@@ -1,4 +1,4 @@
-"""DeepRobust's Metattack or Nettack on a graph from a file, in the environment that run_attacks.py makes for it.
+"""DeepRobust's Metattack or Nettack on a graph from a file, in the environment that peers.py makes for it.
 
     .venv-peers/bin/python benchmarks/peer_deeprobust.py metattack TASK.npz
     .venv-peers/bin/python benchmarks/peer_deeprobust.py nettack TASK.npz
@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
+from measure import resident
+from worker import read
 
 
 def main(attack: str, path: str) -> None:
-    with np.load(path, allow_pickle=False) as archive:
-        task = dict(archive)
+    task = read(path)
     torch.manual_seed(0)
     np.random.seed(0)  # DeepRobust draws from the global generators
     began = time.perf_counter()
@@ -38,7 +39,7 @@ def main(attack: str, path: str) -> None:
         "seconds": seconds,
         "flips": flips,
         "setup_seconds": fitted - began,
-        "peak_bytes": peak(),
+        "peak_bytes": resident("VmHWM"),
         "threads": torch.get_num_threads(),
         "versions": {name: importlib.metadata.version(name) for name in ("deeprobust", "torch", "numpy", "scipy")},
     }
@@ -122,13 +123,6 @@ def nettack(task: Mapping[str, Any], surrogate: Any) -> tuple[list[float], list[
         adjacency = model.modified_adj.tocsr()
     changed = np.triu(adjacency.toarray() != clean.toarray(), 1)
     return seconds[1:], np.argwhere(changed).tolist()
-
-
-def peak() -> int | None:
-    """The largest size of this process; not ru_maxrss, which starts, in a child, at the size of its parent."""
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
 ATTACKS = {"metattack": metattack, "nettack": nettack}

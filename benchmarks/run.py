@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,13 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch_geometric
 from cases import CASES, NOT_QUICK, Setting
 from measure import Case, check, peak_memory, timings
-
-from asgnn.experiments.machine import machine
-
-COLUMNS = "{:<15} {:<16} {:>10} {:>8} {:>15} {:>10} {:>8}  {}"
+from report import about, report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,20 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         (name,) = arguments.only
         print(json.dumps(peak_memory(CASES[name](setting).sides[arguments.peak_of].run, setting.device)))
         return 0
-    record = about(setting)
-    print(", ".join(f"{key} {value}" for key, value in record.items()))
-    print(COLUMNS.format("case", "side", "time", "ratio", "(quartiles)", "memory", "ratio", "difference"), flush=True)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    results = []
-    for name in arguments.only or [name for name in CASES if not (setting.quick and name in NOT_QUICK)]:
-        results.append(measure(name, setting))
-        print("\n".join(lines(results[-1])), flush=True)
-        # after each case, so that what was measured is kept if the program is stopped
-        arguments.output.write_text(json.dumps({**record, "cases": results}, indent=1) + "\n")
-    failed = [result["name"] for result in results if not result["ok"]]
-    if failed:
-        print(f"FAILED: {', '.join(failed)}")
-    return 1 if failed else 0
+    names = arguments.only or [name for name in CASES if not (setting.quick and name in NOT_QUICK)]
+    results = (measure(name, setting) for name in names)
+    record = about(setting.device) | {"quick": setting.quick}
+    return report(record, results, arguments.output, "case", "quartiles")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -71,19 +55,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no GPU that torch can use here; run with --device cpu")
     return arguments
-
-
-def about(setting: Setting) -> dict[str, Any]:
-    return {
-        "machine": machine(setting.device),
-        "device": setting.device.type,
-        "threads": torch.get_num_threads(),
-        "wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torch_geometric": torch_geometric.__version__,
-        "quick": setting.quick,
-    }
 
 
 def measure(name: str, setting: Setting) -> dict[str, Any]:
@@ -130,42 +101,6 @@ def peak(name: str, side: str, case: Case, setting: Setting) -> int | None:
         raise RuntimeError(f"the process that measures the memory of {side} ended with {answer.returncode}")
     found: int | None = json.loads(answer.stdout)
     return found
-
-
-def lines(result: dict[str, Any]) -> list[str]:
-    """A result as rows of the table."""
-    if not result["ok"]:
-        why = result.get("error") or ", ".join(
-            f"{c['where']} differs by {c['error']:.1e}, allowed {c['tolerance']:.0e}"
-            for c in result["checks"]
-            if not c["error"] <= c["tolerance"]  # NaN is wrong too
-        )
-        return [f"{result['name']:<15} FAILED: {why or 'nothing was compared'}"]
-    worst = max(result["checks"], key=lambda c: c["error"])
-    notes = [f"{worst['error']:.0e} of {worst['tolerance']:.0e}"] + [""] * len(result["sides"])
-    out = []
-    for row, (side, note) in enumerate(zip(result["sides"], notes, strict=False)):
-        out.append(
-            COLUMNS.format(
-                "" if row else result["name"],
-                side["name"],
-                duration(side["seconds"]),
-                f"{side['ratio']:.2f}",
-                "" if row == 0 else f"({side['ratio_low']:.2f}–{side['ratio_high']:.2f})",
-                "" if side["peak_bytes"] is None else f"{side['peak_bytes'] / 1e6:.1f} MB",
-                "" if side["peak_ratio"] is None else f"{side['peak_ratio']:.1f}",
-                note,
-            ).rstrip()
-        )
-    unit = "" if result["unit"] == "run" else f"; times for one {result['unit']}"
-    return [*out, f"    {result['what']}{unit}"]
-
-
-def duration(seconds: float) -> str:
-    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,24 +30,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy.sparse as sp
 import torch
-from cases import Setting, cora
+from cases import cora
 from measure import Check, resident
-from run import COLUMNS, about, lines
+from peers import ENVIRONMENT, PEER, build, choose_split, peer_command, sides, write
+from report import about, positive, report
 from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.data import Data
+from worker import CannotMeasure, ended, read
 
 from asgnn import attacks
-from asgnn.errors import DataUnavailable, GraphError
-from asgnn.graphs import Perturbation, Split, published_split, random_split, to_scipy
+from asgnn.errors import GraphError
+from asgnn.graphs import Perturbation, Split
 from asgnn.graphs.adjacency import Adjacency
 
-HERE = Path(__file__).parent
-ENVIRONMENT = HERE.parent / ".venv-peers"
-PEER = "deeprobust==0.2.11"
 UNITS = {"metattack": "flip", "nettack": "target"}
 PER_TARGET, DEGREE = 5, 10
 """Nettack: flips for each target, and the degree that a target must exceed."""
@@ -56,15 +52,11 @@ LESS = 0.1
 """By how much less than DeepRobust's our Nettack may lower the margins: each side attacks a surrogate of its own."""
 
 
-class CannotMeasure(Exception):
-    """A sentence that says why there is nothing to compare."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     if arguments.ours is not None:
         attack, path = arguments.ours
-        print(json.dumps(run_ours(attack, read(Path(path)))))
+        print(json.dumps(run_ours(attack, read(path))))
         return 0
     try:
         python = arguments.peer or build(ENVIRONMENT)
@@ -73,28 +65,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     data = cora()
     split, whose = choose_split(data)
-    record = about(Setting(torch.device("cpu"), False)) | {"peer": PEER, "split": whose, "wait_policy": wait_policy()}
+    record = about(torch.device("cpu")) | {"peer": PEER, "split": whose, "wait_policy": wait_policy()}
     # The sides run for minutes, one after the other: other programs can change a ratio, so say whether there are any.
     record["load"] = round(os.getloadavg()[0], 2)
-    print(", ".join(f"{key} {value}" for key, value in record.items()))
-    print(COLUMNS.format("attack", "side", "time", "ratio", "(range)", "memory", "ratio", "difference"), flush=True)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    results = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "task.npz")
         targets = choose_targets(data, split, 1 + arguments.targets)
-        write(path, data, split, 1 + arguments.flips, targets)
-        for attack in arguments.only or UNITS:
-            results.append(measure(attack, path, python, data, split, arguments))
-            print("\n".join(lines(results[-1])), flush=True)
-            if margins := results[-1].get("margins"):
-                print("    margin: " + ", ".join(f"{side} {value:.2f}" for side, value in margins.items()))
-            # after each attack, so that what was measured is kept if the program is stopped
-            arguments.output.write_text(json.dumps({**record, "cases": results}, indent=1) + "\n")
-    failed = [result["name"] for result in results if not result["ok"]]
-    if failed:
-        print(f"FAILED: {', '.join(failed)}")
-    return 1 if failed else 0
+        write(path, data, split, budget=1 + arguments.flips, per_target=PER_TARGET, targets=targets)
+        results = (measure(attack, path, python, data, split, arguments) for attack in arguments.only or UNITS)
+        return report(record, results, arguments.output, "attack")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -109,64 +88,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, and is {number}")
-    return number
-
-
-def build(folder: Path) -> Path:
-    """The interpreter of DeepRobust's environment, which is made where it is not there or has other versions."""
-    pins, ready, python = HERE / "peers.txt", folder / ".ready", folder / "bin" / "python"
-    wanted = f"{PEER}\n{pins.read_text()}"
-    if ready.exists() and ready.read_text() == wanted:
-        return python
-    print(f"making {folder.name} for {PEER}", file=sys.stderr)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    for command in (
-        [sys.executable, "-m", "venv", "--clear", str(folder)],
-        [*pip, "-r", str(pins)],
-        # It asks for packages of which the two attacks use none, torchvision and gensim among them.
-        [*pip, "--no-deps", PEER],
-    ):
-        try:
-            done = subprocess.run(command, capture_output=True, text=True)
-        except OSError as cause:
-            raise CannotMeasure(f"{folder.name}, the environment for {PEER}, could not be made: {cause}.") from cause
-        if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
-            raise CannotMeasure(f"{folder.name}, the environment for {PEER}, could not be made: {said.rstrip('.')}.")
-    ready.write_text(wanted)
-    return python
-
-
-def choose_split(data: Data) -> tuple[Split, str]:
-    try:
-        return published_split("cora"), "published"
-    except DataUnavailable:
-        return random_split(data, 0), "random, trial 0"
-
-
 def choose_targets(data: Data, split: Split, count: int) -> Tensor:
     degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)
     return split.test[degree[split.test] > DEGREE][:count]
-
-
-def write(path: Path, data: Data, split: Split, budget: int, targets: Tensor) -> None:
-    """The task as both sides read it: plain arrays, no pickled objects."""
-    arrays: dict[str, Any] = {}
-    for name, matrix in (("adjacency", to_scipy(data)), ("features", sp.csr_array(data.x.numpy()))):
-        parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": matrix.shape}
-        arrays |= {f"{name}_{part}": np.asarray(value) for part, value in parts.items()}
-    sets = {"train": split.train, "val": split.val, "test": split.test, "targets": targets, "labels": data.y}
-    arrays |= {name: value.numpy() for name, value in sets.items()}
-    np.savez(path, allow_pickle=False, **arrays, budget=np.array(budget), per_target=np.array(PER_TARGET))
-
-
-def read(path: Path) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as archive:
-        return dict(archive)
 
 
 def run_ours(attack: str, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,9 +143,7 @@ def measure(
     try:
         answers = {
             "asgnn": answer([sys.executable, __file__, "--ours", attack, str(path)], "asgnn"),
-            "DeepRobust": answer(
-                [str(python), "-I", str(HERE / "peer_deeprobust.py"), attack, str(path)], "DeepRobust"
-            ),
+            "DeepRobust": answer(peer_command(python, "peer_deeprobust.py", attack, path), "DeepRobust"),
         }
     except CannotMeasure as error:
         return {**result, "sides": [], "error": str(error)}
@@ -243,8 +165,7 @@ def measure(
 def answer(command: list[str], side: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": wait_policy()})
     if done.returncode:
-        said = (done.stderr.strip() or "nothing").splitlines()[-1]
-        raise CannotMeasure(f"The process of {side} ended with {done.returncode} and said: {said.rstrip('.')}.")
+        raise CannotMeasure(ended(side, done.returncode, done.stderr))
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -309,32 +230,6 @@ def as_far(margins: Mapping[str, float]) -> Check:
     fell = {side: margins["clean"] - margins[side] for side in ("asgnn", "DeepRobust")}
     less = max(0.0, 1 - fell["asgnn"] / fell["DeepRobust"]) if fell["DeepRobust"] > 0 else float(fell["asgnn"] <= 0)
     return Check("fall of the margin", less, LESS)
-
-
-def sides(answers: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Medians, ours first; the range of a ratio is that of any time of one side to any of the other."""
-    first = next(iter(answers.values()))
-    ours, size = first["seconds"], first["peak_bytes"]
-    out = []
-    for side, answer in answers.items():
-        times, same = answer["seconds"], answer is first
-        ratio = statistics.median(times) / statistics.median(ours)
-        out.append(
-            {
-                "name": side,
-                "units": 1,
-                "seconds": statistics.median(times),
-                "ratio": ratio,
-                "ratio_low": ratio if same else min(times) / max(ours),
-                "ratio_high": ratio if same else max(times) / min(ours),
-                "rounds": len(times),
-                "peak_bytes": answer["peak_bytes"],
-                "peak_ratio": answer["peak_bytes"] / size if size and answer["peak_bytes"] else None,
-                "all_seconds": times,
-                "versions": answer.get("versions"),
-            }
-        )
-    return out
 
 
 if __name__ == "__main__":

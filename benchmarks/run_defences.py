@@ -1,129 +1,252 @@
-"""Pro-GNN beside DeepRobust's, on Cora, on the CPU: seconds an epoch, and peak memory.
+"""Every defence on Cora, on the CPU: seconds a training and peak memory, beside DeepRobust's or PyG's where they exist.
 
-    python benchmarks/run_defences.py
-    python benchmarks/run_defences.py --epochs 5 -o runs/prognn.json
+    python benchmarks/run_defences.py                                     # some twelve minutes
+    python benchmarks/run_defences.py --only gcn --only prognn --epochs 100 --rounds 4 -o runs/two.json
+    python benchmarks/run_defences.py -o docs/records/bench-defences.json && python scripts/defence_table.py table
 
-An epoch is the authors': one step of the structure and two of the weights. Both sides have the same graph, split,
-settings and number of threads, and run in a process of their own, one after the other; the first epoch is not timed.
-DeepRobust is no dependency: the first run makes an environment for it, .venv-peers.
+Each defence is trained by its recipe: one trial and, as "asgnn × 10", ten at once, of which a time is the tenth part
+(Pro-GNN: two, the half). The other side is DeepRobust 0.2.11 or, for the MLP, PyG; the first run makes an environment
+for them, .venv-peers. peer_defences.py says what had to be done for each to run. Nothing stands beside the rest,
+because neither has them.
 
-First the nuclear-norm step is checked: both sides shrink the spectrum of Cora's adjacency matrix, and must agree. Where
-they do not, no time is given and the exit code is 1. Ours keeps the structure symmetric, DeepRobust's default does not.
-CPU seconds are printed too: where other programs use the processor they say more than the clock.
+All have the same graph, split, settings, start of the weights, number of epochs and one thread each. A side is a
+process of its own, and the sides take turns. Times are CPU seconds: on one thread those of the clock where no other
+program takes the processor, and near them where one does. Those of the clock are in the file.
+
+A training is timed for the first 30 epochs (Pro-GNN: 4) with all that comes before, such as an SVD, and the rest of the
+recipe's epochs is added at the pace of those after the second; this after a warm-up, so without compilation.
+Memory is the largest size of the whole process. A ratio is to ours, one trial: 3.0 is three times as long, or as much.
+
+No figure without its check: with the same weights the sides must give the same scores, before the training, to 1e-4;
+after it their test accuracies must be within five points; ten trials at once must give the first the losses that it has
+alone; and Pro-GNN's nuclear-norm step must give the same matrix. Where a check fails no time is given and the exit code
+is 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from cases import Setting, cora
-from measure import Check, resident
-from run import COLUMNS, about, lines
-from run_attacks import (
-    ENVIRONMENT,
-    HERE,
-    PEER,
-    CannotMeasure,
-    answer,
-    build,
-    choose_split,
-    positive,
-    read,
-    sides,
-    write,
-)
+from cases import CLOSE, CLOSE_TRAINED, cora
+from measure import Check, compare
+from peers import ENVIRONMENT, PEER, build, choose_split, peer_command, sides, write
+from report import about, positive, report
+from worker import CannotMeasure, Tick, Training, Worker, read, serve
 
 from asgnn.graphs import Split
-from asgnn.models import ProGNN
+from asgnn.models import GAT, NodeClassifier, ProGNN
+from asgnn.models.layers import Dropout
 from asgnn.models.spectral import shrink_spectrum
-from asgnn.training import TrainConfig, fit
+from asgnn.training import RECIPES, accuracy, fit_many, recipe
 
-SETTINGS = {"alpha": 5e-4, "beta": 1.5, "gamma": 1.0, "lambda_": 1e-3, "lr": 5e-4, "lr_adj": 0.01}
+PEERS = dict.fromkeys(
+    ("gcn", "gcn-jaccard", "gcn-svd", "sgc", "gat", "appnp", "airgnn", "prognn", "prognn-fs"), "DeepRobust"
+) | {"mlp": "PyG"}
+OURS = "asgnn"
+MANY = 10
+"""Trials at once."""
+SLOW = {"prognn": (4, 2), "prognn-fs": (4, 2)}
+"""Epochs and trials of what decomposes an N × N matrix for each trial in every other epoch."""
+COMPARED = 10
+"""Epochs whose losses are compared; the differences of sums in another order grow with the training."""
+POINTS = 0.05
+SETTINGS = (
+    "num_layers", "alpha", "beta", "gamma", "lam", "structure_lr", "inner_steps", "threshold", "rank",
+)  # fmt: skip
+ENV = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     if arguments.ours is not None:
-        print(json.dumps(run_ours(*arguments.ours)))
+        model, count, epochs, *paths = arguments.ours
+        serve(lambda: begin(model, int(count), int(epochs), *paths))
         return 0
+    names = arguments.only or list(RECIPES)
     try:
-        python = arguments.peer or build(ENVIRONMENT)
+        python = arguments.peer or (build(ENVIRONMENT) if PEERS.keys() & set(names) else None)
     except CannotMeasure as error:
         print(f"{error} Nothing was measured.", file=sys.stderr)
         return 1
     data = cora()
     split, whose = choose_split(data)
-    record = about(Setting(torch.device("cpu"), False)) | {"peer": PEER, "split": whose}
+    record = about(torch.device("cpu")) | {"peer": PEER, "split": whose, "threads": 1, "clock": "CPU seconds"}
     record["load"] = round(os.getloadavg()[0], 2)
-    print(", ".join(f"{key} {value}" for key, value in record.items()), flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        path, files = Path(folder, "task.npz"), {side: Path(folder, f"{side}.npy") for side in ("asgnn", "DeepRobust")}
-        write(path, data, split, 0, split.test[:0])
-        np.savez(path, allow_pickle=False, **read(path), **SETTINGS, epochs=np.array(1 + arguments.epochs))
-        answers = {
-            "asgnn": answer([sys.executable, __file__, "--ours", str(path), str(files["asgnn"])], "asgnn"),
-            "DeepRobust": answer(
-                [str(python), str(HERE / "peer_prognn.py"), str(path), str(files["DeepRobust"])], "DeepRobust"
-            ),
-        }
-        ours, theirs = (np.load(files[side]) for side in answers)
-    check = Check("shrunk adjacency", float(np.abs(ours - theirs).max()), 1e-4)
-    result: dict[str, Any] = {"name": "prognn", "unit": "epoch", "what": "Pro-GNN on Cora", "ok": check.ok}
-    result |= {"checks": [asdict(check)], "sides": sides(answers) if check.ok else []}
-    print(COLUMNS.format("defence", "side", "time", "ratio", "(range)", "memory", "ratio", "difference"))
-    print("\n".join(lines(result)))
-    if check.ok:
-        cpu = {side: statistics.median(found["cpu"]) for side, found in answers.items()}
-        result["cpu_seconds"] = cpu
-        print("    CPU seconds: " + ", ".join(f"{side} {value:.2f}" for side, value in cpu.items()))
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps({**record, "cases": [result]}, indent=1) + "\n")
-    return 0 if check.ok else 1
+        write(Path(folder, "task.npz"), data, split)
+        results = (measure(name, Path(folder), python, arguments) for name in names)
+        return report(record, results, arguments.output, "defence")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=positive, default=2, help="timed after a first one")
+    parser.add_argument(
+        "--only", choices=list(RECIPES), action="append", metavar="NAME", help=f"one of {', '.join(RECIPES)}"
+    )
+    parser.add_argument("--epochs", type=positive, default=30, help="timed, of every defence but Pro-GNN; at least 4")
+    parser.add_argument("--rounds", type=positive, default=2, help="turns of each side")
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench-defences.json"), metavar="FILE")
-    parser.add_argument("--peer", type=Path, metavar="PYTHON", help="an interpreter that has DeepRobust already")
-    # What the program calls itself with: run our side and print what came of it.
-    parser.add_argument("--ours", nargs=2, metavar=("TASK", "FILE"), help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    parser.add_argument(
+        "--peer", type=Path, metavar="PYTHON", help="an interpreter that has DeepRobust and PyG already"
+    )
+    # What the program calls itself with: be our side of one defence.
+    parser.add_argument("--ours", nargs=5, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.epochs < 4:
+        parser.error(
+            f"the pace is taken after the second epoch, so --epochs must be 4 or more; it is {arguments.epochs}"
+        )
+    return arguments
 
 
-def run_ours(path: str, shrunk: str) -> dict[str, Any]:
-    """What peer_prognn.py prints, of our side."""
-    task: Mapping[str, Any] = read(Path(path))
+def begin(name: str, count: int, epochs: int, task: str, start: str) -> tuple[Mapping[str, Any], Training]:
+    """Our side; one trial also writes what the other side starts from, and what it must then agree with."""
+    arrays, data = read(task), cora()
+    split = Split(*(torch.from_numpy(arrays[part]) for part in ("train", "val", "test")))
+
+    def train(epochs: int, tick: Tick) -> Callable[[], Mapping[str, Any]]:
+        trials = [recipe(name).trial(data, split, seed) for seed in range(count)]
+        trials = [replace(trial, config=replace(trial.config, epochs=epochs)) for trial in trials]
+        first = fit_many(trials, data, progress=lambda done, total: tick())[0]
+        return lambda: {
+            "losses": first.history.train_loss[:COMPARED].tolist(),
+            "accuracy": accuracy(first.model, data, split.test),
+        }
+
+    if count == 1:
+        trial = recipe(name).trial(data, split, 0)
+        given = {"lr": trial.config.lr, "weight_decay": trial.config.weight_decay, **settings_of(trial.model)}
+        weights = (p.detach().numpy() for p in trial.model.parameters() if p.requires_grad)
+        given |= {f"start_{at:02}": weight for at, weight in enumerate(weights)}
+        with torch.no_grad():
+            scores = trial.model.eval()(data.x, data.edge_index).log_softmax(1).numpy()
+        np.savez(start, **given)
+        np.savez(expected_at(start), scores=scores, **shrunk(trial.model))
+    if name not in SLOW:  # to warm up
+        train(2, lambda: None)
+    return {}, lambda tick: train(epochs, tick)
+
+
+def expected_at(start: str) -> Path:
+    return Path(start).with_name("expected.npz")
+
+
+def settings_of(model: NodeClassifier) -> dict[str, Any]:
+    """Of a model, by the names of its attributes."""
+    out = {name: getattr(model, name) for name in SETTINGS if hasattr(model, name)}
+    for part in model.modules():
+        if isinstance(part, Dropout):
+            out["dropout"] = float(part.rate)
+    return out | ({"heads": model.first.heads} if isinstance(model, GAT) else {})
+
+
+def shrunk(model: NodeClassifier) -> dict[str, Any]:
+    """What Pro-GNN's nuclear-norm step makes of the adjacency matrix."""
+    if not isinstance(model, ProGNN):
+        return {}
     data = cora()
-    split = Split(*(torch.from_numpy(task[name]) for name in ("train", "val", "test")))
-    named = {"lam": "lambda_", "structure_lr": "lr_adj"}
-    weights = {name: task[named.get(name, name)].item() for name in ("alpha", "beta", "gamma", "lam", "structure_lr")}
-    model = ProGNN(data.num_features, 16, int(data.y.max()) + 1, **weights)
-    clock: list[tuple[float, float]] = []
-
-    def tick(done: int, total: int) -> None:
-        if done % model.inner_steps == 0:
-            clock.append((time.perf_counter(), time.process_time()))
-
-    config = TrainConfig(epochs=model.inner_steps * int(task["epochs"]), lr=task["lr"].item(), weight_decay=5e-4)
-    fit(model, data, config, split=split, progress=tick)
     matrix = torch.zeros(1, int(data.num_nodes), int(data.num_nodes))
     matrix[0, data.edge_index[0], data.edge_index[1]] = 1
-    np.save(shrunk, shrink_spectrum(matrix, weights["structure_lr"] * weights["beta"], symmetric=True)[0].numpy())
-    seconds, cpu = np.diff(np.array(clock), axis=0).T.tolist()
-    return {"seconds": seconds, "cpu": cpu, "peak_bytes": resident("VmHWM"), "threads": torch.get_num_threads()}
+    return {"shrunk": shrink_spectrum(matrix, model.structure_lr * model.beta, symmetric=True)[0].numpy()}
+
+
+def measure(name: str, folder: Path, python: Path | None, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One defence as it goes into the file: checks always, sides only where all checks hold."""
+    whole = recipe(name).config.epochs
+    timed, many = SLOW.get(name, (arguments.epochs, MANY))
+    epochs, trials = min(timed, whole), {OURS: 1, f"{OURS} × {many}": many}
+    what = f"a training of {whole} epochs on Cora, of which {epochs} were timed"
+    result: dict[str, Any] = {"name": name, "what": what, "unit": "training", "ok": False, "checks": [], "sides": []}
+    result |= {"epochs": whole, "timed_epochs": epochs}
+    task, start, scores = (folder / file for file in ("task.npz", "start.npz", "scores.npz"))
+    ours = [sys.executable, __file__, "--ours", name]
+    commands = {side: [*ours, str(count), str(epochs), str(task), str(start)] for side, count in trials.items()}
+    if name in PEERS:
+        assert python is not None
+        commands[PEERS[name]] = peer_command(python, "peer_defences.py", name, epochs, task, start, scores)
+    try:
+        with contextlib.ExitStack() as open_workers:
+            workers = [
+                open_workers.enter_context(Worker(side, command, os.environ | ENV))
+                for side, command in commands.items()
+            ]
+            turns: dict[str, list[dict[str, Any]]] = {worker.side: [] for worker in workers}
+            for _ in range(arguments.rounds):
+                for worker in workers:
+                    turns[worker.side].append(worker.turn())
+            answers = {
+                worker.side: summed_up(turns[worker.side], epochs, whole, trials.get(worker.side, 1)) | worker.shown
+                for worker in workers
+            }
+    except CannotMeasure as error:
+        return {**result, "error": str(error)}
+    checks = compared(answers, expected_at(str(start)), scores if name in PEERS else None)
+    result["checks"] = [asdict(check) for check in checks]
+    if not all(check.ok for check in checks):
+        return result
+    found = sides(answers)
+    for side in found:
+        side |= {key: answers[side["name"]][key] for key in ("units", "wall_seconds", "accuracy")}
+    return {**result, "ok": True, "sides": found}
+
+
+def summed_up(turns: Sequence[Mapping[str, Any]], epochs: int, whole: int, trials: int) -> dict[str, Any]:
+    """One side: CPU and wall seconds of a training in each turn, the largest memory, the first turn's losses."""
+    seconds = np.array([training_seconds(turn["clock"], epochs, whole) for turn in turns]) / trials
+    return {
+        "units": trials,
+        "seconds": seconds[:, 1].tolist(),
+        "wall_seconds": seconds[:, 0].tolist(),
+        "peak_bytes": max((turn["peak_bytes"] for turn in turns if turn["peak_bytes"]), default=None),
+        "threads": max(turn["threads"] for turn in turns),
+        "accuracy": statistics.median(turn["accuracy"] for turn in turns),
+        "losses": turns[0].get("losses"),
+    }
+
+
+def training_seconds(clock: Sequence[Sequence[float]], epochs: int, whole: int) -> np.ndarray[Any, Any]:
+    """What was measured, and the epochs that were left out at the pace of those after the second.
+
+    Args:
+        clock: (wall, CPU) seconds at the beginning, after each epoch and at the end; trials that did not fit into
+            memory side by side are several batches, one after the other.
+    """
+    times = np.array(clock)
+    ends = times[1:-1]
+    if epochs < 4 or not len(ends) or len(ends) % epochs:
+        raise CannotMeasure(f"A training of {epochs} epochs was heard of {len(ends)} times.")
+    by_batch = ends.reshape(-1, epochs, 2)
+    pace = (by_batch[:, -1] - by_batch[:, 1]).sum(0) / (epochs - 2)
+    out: np.ndarray[Any, Any] = times[-1] - times[0] + (whole - epochs) * pace
+    return out
+
+
+def compared(answers: Mapping[str, Mapping[str, Any]], expected: Path, scores: Path | None) -> list[Check]:
+    alone, in_batch, *_ = (
+        {"loss of a trial alone and in a batch": torch.tensor(answer["losses"] or [])} for answer in answers.values()
+    )
+    checks = [compare(alone, in_batch, CLOSE_TRAINED)]
+    if scores is not None:
+        ours, theirs = (
+            {f"{name} from the same start": torch.from_numpy(value) for name, value in read(path).items()}
+            for path in (expected, scores)
+        )
+        checks.append(compare(ours, theirs, CLOSE))
+    reached = [answer["accuracy"] for answer in answers.values()]
+    checks.append(Check("test accuracy", max(reached) - min(reached), POINTS))
+    checks.append(Check("number of threads", float(max(answer["threads"] for answer in answers.values()) - 1), 0))
+    return checks
 
 
 if __name__ == "__main__":

@@ -23,12 +23,10 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
-from asgnn.asmp import ASMPParams, Scheme
 from asgnn.asmp.params import Objective
 from asgnn.experiments.machine import machine
 from asgnn.graphs import Split, load_dataset, load_poisoned, published_split
-from asgnn.models import ASGNN
-from asgnn.training import Recipe, TrainConfig, accuracy, fit_many
+from asgnn.training import Recipe, accuracy, fit_many, recipe
 
 CASES = [(name, rate) for name in ("cora", "citeseer", "cora_ml") for rate in (0.0, 0.25)]
 
@@ -48,12 +46,7 @@ class Setting:
     scalar_lr: float
 
     def recipe(self) -> Recipe:
-        params = ASMPParams(self.lam, self.gamma, self.mu1, self.mu2, None, self.eta2)
-        scheme = Scheme(objective=self.objective)
-        return Recipe(
-            lambda f, c: ASGNN(f, 64, c, self.num_layers, self.dropout, params=params, scheme=scheme),
-            TrainConfig(lr=self.lr, weight_decay=self.weight_decay, scalar_lr=self.scalar_lr),
-        )
+        return recipe("asgnn", **vars(self))
 
 
 def draw(objective: Objective, rng: torch.Generator) -> Setting:

@@ -3,6 +3,8 @@
     python scripts/defence_table.py measure [--device cuda] [--only prognn …]   # writes docs/records/defences.json
     python scripts/defence_table.py table                                       # puts the tables into docs/defences.md
 
+The table of speed is made out of docs/records/bench-defences.json, which benchmarks/run_defences.py writes.
+
 Every model has its recipe's settings on every graph; nothing is searched. Cells that the record holds are not measured
 again, so a stopped run goes on, and cells from several machines come together; each says where it was measured.
 """
@@ -23,6 +25,7 @@ from asgnn.experiments.machine import machine
 from asgnn.training import RECIPES
 
 RECORD = Path(__file__).parents[1] / "docs" / "records" / "defences.json"
+BENCH_RECORD = RECORD.with_name("bench-defences.json")
 PAGE = Path(__file__).parents[1] / "docs" / "defences.md"
 TRIALS = 10
 RATES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
@@ -119,7 +122,34 @@ def tables() -> dict[str, list[str]]:
             out["all"].append(
                 f"| {model} | {' | '.join('–' if one is None else format(one['test_mean'], '.1f') for one in row)} |"
             )
+    out["speed"] = speed(json.loads(BENCH_RECORD.read_text()))
     return out
+
+
+def speed(record: dict[str, Any]) -> list[str]:
+    """Ours for one trial and in a batch, what stands beside it, and how many times as long that takes than either."""
+    out = [
+        f"| on {record['machine']} | seconds | MB | each of ten at once | beside | seconds | MB | times as long "
+        "| than one of ten |",
+        "|:--|--:|--:|--:|:--|--:|--:|--:|--:|",
+    ]
+    for case in record["cases"]:
+        ours, batched, *others = case["sides"]
+        row = f"| {case['name']} | {_figures(ours)} | {_seconds(batched)} |"
+        for theirs in others:
+            times = f"{theirs['ratio']:.1f} ({theirs['ratio_low']:.1f}–{theirs['ratio_high']:.1f})"
+            row += f" {theirs['name']} | {_figures(theirs)} | {times} | {theirs['seconds'] / batched['seconds']:.1f} |"
+        out.append(row if others else f"{row} – | – | – | – | – |")
+    return out
+
+
+def _figures(side: dict[str, Any]) -> str:
+    return f"{_seconds(side)} | {side['peak_bytes'] / 1e6:.0f}"
+
+
+def _seconds(side: dict[str, Any]) -> str:
+    """Two figures after the point below ten seconds, none from a hundred on."""
+    return f"{side['seconds']:.{0 if side['seconds'] >= 100 else 1 if side['seconds'] >= 10 else 2}f}"
 
 
 def main() -> None:

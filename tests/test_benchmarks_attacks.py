@@ -139,7 +139,7 @@ def test_our_side(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     data, asked = load_dataset("cora"), []
     split = random_split(data, 0)
     targets = bench.choose_targets(data, split, 3)
-    bench.write(tmp_path / "task.npz", data, split, 2, targets)
+    bench.write(tmp_path / "task.npz", data, split, budget=2, per_target=bench.PER_TARGET, targets=targets)
     task = bench.read(tmp_path / "task.npz")
     assert np.array_equal(task["targets"], targets.numpy())
     assert torch.bincount(data.edge_index[0])[targets].min() > 10

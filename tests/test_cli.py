@@ -18,7 +18,10 @@ import torch
 
 from asgnn.__main__ import main
 from asgnn.attacks.checkpoint import FileCheckpoint
+from asgnn.errors import ConfigError
+from asgnn.experiments.store import Store
 from asgnn.graphs import Perturbation, read_npz
+from tests.experiments.test_store import BAD, choice, outcome
 
 MIRROR = os.environ.get("ASGNN_MIRROR")
 
@@ -122,6 +125,12 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
         2,
         "must end in .npz",
     ),
+    "store without a verb": (["store", "shwo"], 2, "No such command"),
+    "store without a name": (["store", "show"], 2, "STORE"),
+    "no such store": (["store", "show", "none.db"], 3, "There is no store none.db"),
+    "a folder as a store": (["store", "show", "."], 2, "is a folder"),
+    "nothing to merge": (["store", "merge", "none.db"], 2, "FROM"),
+    "no such store to merge": (["store", "merge", "into.db", "none.db"], 3, "There is no store none.db"),
     "no GPU": (["train", "--dataset", "cora", "--device", "cuda"], 2, "--device cpu"),
 }
 
@@ -396,3 +405,53 @@ def test_attack_that_cannot_write_gets_a_sentence(asgnn: Run, tmp_path: Path) ->
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert str(tmp_path / "file") in done.stderr
+
+
+def make_store(path: Path, *seeds: int, test: float = 81.5) -> Path:
+    with Store.open(path) as store:
+        store.add([outcome(seed, test=test) for seed in seeds])
+        store.add_choices([choice()])
+    return path
+
+
+def test_store_show(asgnn: Run, tmp_path: Path) -> None:
+    file = make_store(tmp_path / "a.db", 0, 1)
+    said = json.loads(asgnn("store", "show", str(file), "--json").stdout)
+    assert (said["trainings"], said["choices"], said["seconds"], said["size"]) == (2, 1, 2.5, file.stat().st_size)
+    assert said["machines"] == {"a machine": 2}
+    done = asgnn("store", "show", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "trained on a machine" in done.stdout
+    assert "trained by version 0.1.0" in done.stdout
+
+
+def test_store_merge(asgnn: Run, tmp_path: Path) -> None:
+    first, second = make_store(tmp_path / "a.db", 0, 1), make_store(tmp_path / "b.db", 1, 2, test=50.0)
+    into = str(tmp_path / "into.db")
+    done = asgnn("store", "merge", into, str(first), str(second), "--json")
+    assert done.returncode == 0, done.stderr
+    one, two = json.loads(done.stdout)
+    assert (one["from"], two["from"]) == (str(first), str(second))
+    assert one["trainings"] == {"new": 2, "there": 0, "conflicts": 0}
+    assert two["trainings"] == {"new": 1, "there": 0, "conflicts": 1}
+    assert two["choices"] == {"new": 0, "there": 1, "conflicts": 0}
+    assert json.loads(asgnn("store", "show", into, "--json").stdout)["trainings"] == 3
+    assert "conflicts" in asgnn("store", "merge", into, str(first)).stdout
+    itself = asgnn("store", "merge", into, into)
+    assert (itself.returncode, itself.stdout) == (2, "")
+    assert "into itself" in itself.stderr
+
+
+@pytest.mark.parametrize("name", [name for name, (_, kind, _) in BAD.items() if kind is not ConfigError])
+def test_store_that_cannot_be_read(name: str, asgnn: Run, tmp_path: Path) -> None:
+    make, _, words = BAD[name]
+    make(tmp_path / "bad.db")
+    good = make_store(tmp_path / "good.db", 0)
+    before = good.read_bytes()
+    for arguments in (["show"], ["merge", str(good)], ["merge", str(tmp_path / "new.db"), str(good)]):
+        done = asgnn("store", *arguments, str(tmp_path / "bad.db"))
+        assert (done.returncode, done.stdout) == (3, "")
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert good.read_bytes() == before
+    assert not (tmp_path / "new.db").exists()

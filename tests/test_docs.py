@@ -227,11 +227,15 @@ def test_tables_of_the_defences_are_those_of_the_record(monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(ROOT / "scripts")
     tables = importlib.import_module("defence_table").tables()
     page = (ROOT / "docs" / "defences.md").read_text()
-    assert set(tables) == {"published", "all"}
+    assert set(tables) == {"published", "all", "speed"}
     for name, lines in tables.items():
         assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
     cells = json.loads((ROOT / "docs" / "records" / "defences.json").read_text())["cells"]
     assert all(cell["machine"] and cell["trials"] == 10 for cell in cells)
+    bench = json.loads((ROOT / "docs" / "records" / "bench-defences.json").read_text())
+    assert [case["name"] for case in bench["cases"]] == list(RECIPES)
+    assert all(case["ok"] for case in bench["cases"])
+    assert bench["machine"] in page
 
 
 def test_blocks_of_the_attacks_run() -> None:

@@ -1,4 +1,4 @@
-"""The command line: asgnn demo | datasets | train | attack | report."""
+"""The command line: asgnn demo | datasets | train | attack | store | report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,7 @@ from asgnn.experiments.attack import METHODS, AttackSpec, keep_attack, parse_set
 from asgnn.experiments.demo import run_demo
 from asgnn.experiments.report import FORMATS, write_report
 from asgnn.experiments.run import ATTACKS, default_split
+from asgnn.experiments.store import Store
 from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
 from asgnn.training import RECIPES
 from asgnn.version import __version__
@@ -29,6 +31,8 @@ from asgnn.version import __version__
 app = typer.Typer(
     help="Classify the nodes of a graph whose edges cannot be trusted.", no_args_is_help=True, add_completion=False
 )
+store = typer.Typer(help="Look into stores of results, and merge those of several machines.", no_args_is_help=True)
+app.add_typer(store, name="store")
 out = Console()
 err = Console(stderr=True)
 
@@ -281,11 +285,57 @@ def report(
     formats: Annotated[str, typer.Option("--format", help="Which of them, with commas.")] = ",".join(FORMATS),
 ) -> None:
     """Write what a store holds beside the paper's figures: one page for a browser, Markdown and LaTeX."""
-    from asgnn.experiments.store import Store
-
-    with Store.open(path, create=False) as store:
-        written = write_report(store, output, formats.replace(",", " ").split())
+    with Store.open(path, create=False) as found:
+        written = write_report(found, output, formats.replace(",", " ").split())
     out.print(f"Written: {', '.join(str(path) for path in written)}", soft_wrap=True)
+
+
+@store.command("show")
+def show_store(
+    path: Annotated[Path, typer.Argument(metavar="STORE", help="A file of results.")], as_json: AsJson = False
+) -> None:
+    """Say what a store holds, and on which machines and by which versions it was made."""
+    with Store.open(path, create=False) as found:
+        summary = found.summary()
+    if as_json:
+        typer.echo(json.dumps(asdict(summary)))
+        return
+    table = Table(title=str(path), show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name in ("trainings", "choices", "series", "attacks"):
+        table.add_row(name, str(getattr(summary, name)))
+    table.add_row("hours of training", f"{summary.seconds / 3600:.2f}")
+    table.add_row("hours of attacks", f"{summary.attack_seconds / 3600:.2f}")
+    for kind, counts in (("on", summary.machines), ("by version", summary.versions)):
+        for name, count in counts.items():
+            table.add_row(f"trained {kind} {name}", str(count))
+    table.add_row("size of the file", f"{summary.size / 2**20:.1f} MiB")
+    out.print(table)
+
+
+@store.command("merge")
+def merge_stores(
+    into: Annotated[Path, typer.Argument(metavar="INTO", help="The store that grows; made if it is not there.")],
+    sources: Annotated[list[Path], typer.Argument(metavar="FROM...", help="Stores that stay as they are.")],
+    as_json: AsJson = False,
+) -> None:
+    """Take over from other stores what one does not have; where both have a record, that of INTO stays."""
+    for path in sources:  # all of them before anything is written
+        Store.open(path, create=False).close()
+    with Store.open(into) as target:
+        merged = [(path, target.merge(path)) for path in sources]
+        target.vacuum()
+    if as_json:
+        typer.echo(json.dumps([{"from": str(path), **asdict(counts)} for path, counts in merged]))
+        return
+    table = Table(title=f"Merged into {into}", caption="conflicts: there with another content, which was kept")
+    for heading in ("from", "records", "new", "there", "conflicts"):
+        table.add_column(heading, justify="left" if heading in ("from", "records") else "right")
+    for path, found in merged:
+        for kind, counts in asdict(found).items():
+            table.add_row(str(path), kind, *(str(count) for count in counts.values()))
+    out.print(table)
 
 
 def run() -> None:

@@ -29,6 +29,7 @@ from asgnn.experiments.report.latex import escape as escape_latex
 from asgnn.experiments.report.markdown import as_markdown
 from asgnn.experiments.report.markdown import escape as escape_markdown
 from asgnn.experiments.spec import TABLES
+from asgnn.experiments.store import Store
 from asgnn.experiments.trainings import Choice, Outcome, Series, Training, Value, settings_of
 
 load_spec = functools.cache(specs.load_spec)
@@ -363,8 +364,7 @@ def test_failures_are_sentences(store: FakeStore, tmp_path: Path) -> None:
 
 
 def test_the_command_reads_a_store(store: FakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = pytest.importorskip("asgnn.experiments.store")
-    with results.Store.open(tmp_path / "results.db") as real:
+    with Store.open(tmp_path / "results.db") as real:
         real.add(store.outcomes.values())
         real.add_choices(store.chosen)
     arguments = ["report", str(tmp_path / "results.db"), "-o", str(tmp_path / "out"), "--format", "markdown, latex"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from asgnn.asmp import Scheme, asmp
 from asgnn.models import ASGNN
-from asgnn.models.layers import Linear
+from asgnn.models.layers import Linear, Streams
 from tests.awkward import AWKWARD
 
 F64 = torch.float64
@@ -60,7 +60,7 @@ def test_depth_is_seen_in_training_too() -> None:
     model = model_of("degree")
 
     def run(layers: int | None) -> Tensor:
-        return model(x, edge_index, num_layers=layers, rng=[torch.Generator().manual_seed(3)])
+        return model(x, edge_index, num_layers=layers, rng=Streams([3]))
 
     assert torch.equal(run(None), run(5))
     assert not torch.equal(run(None), run(6))
@@ -125,7 +125,7 @@ def test_edge_weights_are_heeded_and_zero_means_no_edge() -> None:
 def test_every_parameter_gets_a_gradient_and_the_scalars_are_named(scheme: str) -> None:
     x, edge_index = problem("random 33")
     model = model_of(scheme)
-    model(x, edge_index, rng=[torch.Generator().manual_seed(0)]).square().sum().backward()
+    model(x, edge_index, rng=Streams([0])).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
     scalars = {id(p) for p in model.scalars()}
     assert {name for name, p in model.named_parameters() if id(p) in scalars} == {

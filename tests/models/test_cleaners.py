@@ -142,7 +142,7 @@ def test_svd_is_gcn_on_the_dense_reconstruction(name: str, weighted: bool) -> No
     degree = a.sum(1)
     assert bool((degree > 0).all())
     norm = a / (degree.unsqueeze(1) * degree).sqrt()
-    first, second = model.first, model.second
+    first, second = model.first, model.last
     hidden = (norm @ (x @ first.weight) + first.bias).relu()
     torch.testing.assert_close(model(x, edge_index, weight), norm @ (hidden @ second.weight) + second.bias, **CLOSE)
 

@@ -27,7 +27,7 @@ from asgnn.models import (
     ProGNN,
     SoftMedianGCN,
 )
-from asgnn.models.layers import Linear, MLPBlock
+from asgnn.models.layers import Linear, MLPBlock, Streams
 from tests.awkward import AWKWARD
 
 F64 = torch.float64
@@ -64,20 +64,26 @@ def perceptron(block: MLPBlock) -> nn.Sequential:
 class TestPeers:
     def test_gcn(self, graph: str, weighted: bool, dense: bool) -> None:
         x, edge_index, weight = problem(graph, weighted, dense)
-        ours = GCN(50, 8, 3).to(F64).eval()
-        first, second = GCNConv(50, 8).to(F64), GCNConv(8, 3).to(F64)
-        with torch.no_grad():
-            for peer, layer in ((first, ours.first), (second, ours.second)):
-                peer.lin.weight.copy_(layer.weight.t())
-                peer.bias.copy_(layer.bias)
-        expected = second(first(x, edge_index, weight).relu(), edge_index, weight)
-        out = ours(x, edge_index, weight)
-        torch.testing.assert_close(out, expected, **CLOSE)
-        probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(0), dtype=F64)
-        (out * probe).sum().backward()
-        (expected * probe).sum().backward()
-        torch.testing.assert_close(ours.first.weight.grad, first.lin.weight.grad.t(), **CLOSE)
-        torch.testing.assert_close(ours.second.bias.grad, second.bias.grad, **CLOSE)
+        for depth in (2, 4):
+            ours = GCN(50, 8, 3, num_layers=depth).to(F64).eval()
+            layers = [ours.first, *ours.between, ours.last]
+            peers = [GCNConv(layer.in_channels, layer.out_channels).to(F64) for layer in layers]
+            assert len(peers) == depth
+            with torch.no_grad():
+                for peer, layer in zip(peers, layers, strict=True):
+                    peer.lin.weight.copy_(layer.weight.t())
+                    peer.bias.copy_(layer.bias)
+            expected = x
+            for peer in peers:
+                expected = peer(expected if peer is peers[0] else expected.relu(), edge_index, weight)
+            out = ours(x, edge_index, weight)
+            torch.testing.assert_close(out, expected, **CLOSE)
+            probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(0), dtype=F64)
+            (out * probe).sum().backward()
+            (expected * probe).sum().backward()
+            for peer, layer in zip(peers, layers, strict=True):
+                torch.testing.assert_close(layer.weight.grad, peer.lin.weight.grad.t(), **CLOSE)
+                torch.testing.assert_close(layer.bias.grad, peer.bias.grad, **CLOSE)
 
     def test_sgc(self, graph: str, weighted: bool, dense: bool) -> None:
         x, edge_index, weight = problem(graph, weighted, dense)
@@ -179,12 +185,12 @@ def test_sparse_and_dense_features_give_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_dropout_of_a_model_is_decided_by_its_generator(name: str) -> None:
+def test_dropout_of_a_model_is_decided_by_its_stream(name: str) -> None:
     x, edge_index, _ = problem("random 33", False, False)
     model = MODELS[name](50, 8, 3, dropout=0.5).to(F64)
 
     def run(seed: int) -> Tensor:
-        return model(x, edge_index, rng=[torch.Generator().manual_seed(seed)])
+        return model(x, edge_index, rng=Streams([seed]))
 
     assert torch.equal(run(0), run(0))
     assert not torch.equal(run(0), run(1))

@@ -66,7 +66,7 @@ class Reference:
     def loss(self) -> Tensor:
         looped = self.s + torch.eye(NODES, dtype=F64)
         root = looped.sum(1).rsqrt().diag()
-        first, second = self.peer.first, self.peer.second
+        first, second = self.peer.first, self.peer.last
         spread = root @ looped @ root
         h = (spread @ self.data.x @ first.weight + first.bias).relu()
         out = spread @ h @ second.weight + second.bias

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -82,20 +84,37 @@ def test_the_seed_alone_decides_the_start(name: str) -> None:
 
 @pytest.mark.parametrize(("objective", "constraint"), [("degree", "descent"), ("paper", "positive")])
 def test_objective_of_asgnn(objective: str, constraint: str) -> None:
-    model = recipe("asgnn", objective).trial(graph(torch.float32), SPLIT, 0).model  # type: ignore[arg-type]
+    model = recipe("asgnn", objective=objective).trial(graph(torch.float32), SPLIT, 0).model  # type: ignore[arg-type]
     assert isinstance(model, ASGNN)
     assert (model.asmp.scheme.objective, model.asmp.constraint) == (objective, constraint)
 
 
 def test_degree_is_the_default_objective() -> None:
-    assert recipe("asgnn") is recipe("asgnn", "degree")
+    assert recipe("asgnn") == recipe("asgnn", objective="degree")
 
 
-BAD = {
-    "unknown": ("no model 'nope'; the models are asgnn, gcn, gcn-jaccard, .*, rung", ("nope",)),
-    "other case": ("There is no model 'GCN'", ("GCN",)),
-    "objective of another": (r"asgnn only, not for gcn\.", ("gcn", "degree")),
-    "unknown objective": (r"objective must be one of degree, paper; it is 'q'\.", ("asgnn", "q")),
+def test_settings_of_model_and_training() -> None:
+    one = recipe("gcn", lr=0.3, epochs=7, num_layers=4, dropout=0.2).trial(graph(torch.float32), SPLIT, 5)
+    assert (one.config.lr, one.config.epochs, one.config.weight_decay, one.config.seed) == (0.3, 7, 5e-4, 5)
+    assert isinstance(one.model, GCN)
+    assert (len(one.model.between), float(one.model.dropout.rate), one.model.first.out_channels) == (2, 0.2, 16)
+    other = recipe("asgnn", objective="paper", structure="frozen", lam=3.0).trial(graph(torch.float32), SPLIT, 5)
+    assert isinstance(other.model, ASGNN)
+    assert (other.model.asmp.scheme.structure, other.model.asmp.start.lam) == ("frozen", 3.0)
+    assert (other.model.asmp.start.gamma, other.model.asmp.num_layers) == (12.0, 4)
+    assert recipe("gcn").config.lr == 0.01  # the table itself is left alone
+
+
+BAD: dict[str, tuple[str, dict[str, Any]]] = {
+    "unknown": ("no model 'nope'; the models are asgnn, gcn, gcn-jaccard, .*, rung", {"model": "nope"}),
+    "other case": ("There is no model 'GCN'", {"model": "GCN"}),
+    "objective of another": (r"asgnn only, not for gcn\.", {"model": "gcn", "objective": "degree"}),
+    "unknown objective": (r"objective must be one of degree, paper; it is 'q'\.", {"model": "asgnn", "objective": "q"}),
+    "unknown setting": (
+        "There is no setting depth, x here; there are dropout, epochs, hidden_channels, lr, num_layers, scalar_lr",
+        {"model": "gcn", "x": 1, "depth": 3},
+    ),
+    "the seed": ("There is no setting seed here", {"model": "gcn", "seed": 1}),
 }
 
 
@@ -103,4 +122,4 @@ BAD = {
 def test_bad_names_get_a_sentence(case: str) -> None:
     message, arguments = BAD[case]
     with pytest.raises(ConfigError, match=message):
-        recipe(*arguments)  # type: ignore[arg-type]
+        recipe(**arguments)

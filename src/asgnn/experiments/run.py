@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.asmp.params import Objective
 from asgnn.attacks import dice
 from asgnn.errors import ConfigError
+from asgnn.experiments.machine import machine
+from asgnn.experiments.trainings import Case, Outcome, Training, settings_of
 from asgnn.graphs import (
     OWN_FLIPS,
     POISONED,
@@ -33,7 +38,7 @@ from asgnn.graphs import (
 from asgnn.graphs.sources import hash_of
 from asgnn.models import ASGNN
 from asgnn.progress import Progress
-from asgnn.training import Fit, accuracy, fit_many, recipe
+from asgnn.training import Fit, Trial, fit_many, recipe
 from asgnn.training.evaluate import edge_auc
 from asgnn.version import __version__
 
@@ -68,7 +73,7 @@ class Cell:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", find_dataset(self.dataset).name)
-        recipe(self.model, self.objective)
+        recipe(self.model, objective=self.objective)
         if self.trials < 1:
             raise ConfigError(f"There must be at least one trial; trials is {self.trials}.")
         check_split_name(self.split, self.dataset)
@@ -89,6 +94,15 @@ class Cell:
             published(self.dataset, self.poisoned, self.rate)
         if self.poisoned in OWN:
             own_source(self.dataset, self.poisoned.removeprefix("own-"), self.rate)
+
+    def trainings(self) -> list[Training]:
+        """One for each trial; on random splits, each on its own."""
+        settings = settings_of({} if self.objective is None else {"objective": self.objective})
+        splits = [f"random:{i}" if self.split == "random" else self.split for i in range(self.trials)]
+        return [
+            Training(Case(self.dataset, self.poisoned, self.rate, split), self.model, settings, seed)
+            for seed, split in enumerate(splits)
+        ]
 
 
 def is_file(poisoned: str | None) -> bool:
@@ -170,58 +184,130 @@ class Record:
         return out
 
 
+@dataclass(frozen=True)
+class Graph:
+    """A case's graph, loaded: what models are trained on, the clean one it comes from, and what lies between."""
+
+    data: Data
+    clean: Data
+    flips: Perturbation | None
+
+
+def load_graph(case: Case, root: str | Path | None = None, flips: Perturbation | None = None) -> Graph:
+    """The graph of a case, or, where the flips are given, the case's clean graph with those made."""
+    clean = load_dataset(case.dataset, root)
+    flips = flips or _flips(case, clean, root)
+    return Graph(clean if flips is None else flips.apply(clean), clean, flips)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a training, and the model itself."""
+
+    outcome: Outcome
+    fit: Fit
+
+
+def train(
+    graph: Graph,
+    trainings: Sequence[Training],
+    *,
+    root: str | Path | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> list[Trained]:
+    """Train what is to be trained on one graph, all that can be as one batch, and measure it.
+
+    The test labels are read here alone, after all training.
+    """
+    case = trainings[0].case
+    splits = {name: find_split(name, graph.data, case.dataset, root) for name in {one.case.split for one in trainings}}
+    trials = [_trial(graph, training, splits[training.case.split]) for training in trainings]
+    also_on = [] if graph.flips is None else [graph.clean]
+    began = time.perf_counter()
+    fits = fit_many(trials, graph.data, device=device, also_on=also_on, progress=progress)
+    each, where = (time.perf_counter() - began) / len(fits), machine(device)
+    out = []
+    for training, trial, fit in zip(trainings, trials, fits, strict=True):
+        scalars = trial.model.scalar_values()
+        outcome = Outcome(training, _figures(fit, graph), each, fit.batch, where, __version__, scalars)
+        out.append(Trained(outcome, fit))
+    return out
+
+
+def _trial(graph: Graph, training: Training, split: Split) -> Trial:
+    settings: dict[str, Any] = dict(training.settings)
+    return recipe(training.model, **settings).trial(graph.data, split, training.seed)
+
+
+def _figures(fit: Fit, graph: Graph) -> dict[str, float]:
+    """See :class:`~asgnn.experiments.trainings.Outcome`."""
+    y, kept = graph.data.y.cpu(), max(fit.best_epoch - 1, 0)
+    found = {"val": 100 * fit.val_accuracy, "val_loss": float(fit.history.val_loss[kept])}
+    found |= _on_nodes("test", fit.logits[0], y, fit.split.test)
+    if graph.flips is not None:
+        found |= _on_nodes("clean_test", fit.logits[1], y, fit.split.test)
+        if graph.flips.targets is not None:
+            found["target"] = _on_nodes("target", fit.logits[0], y, graph.flips.targets)["target"]
+    return {**found, "best_epoch": fit.best_epoch}
+
+
+def _on_nodes(name: str, logits: Tensor, y: Tensor, nodes: Tensor) -> dict[str, float]:
+    nodes = nodes.cpu()
+    loss = F.cross_entropy(logits[nodes].double(), y[nodes])
+    hits = (logits[nodes].argmax(-1) == y[nodes]).double()
+    return {name: 100 * float(hits.mean()), f"{name}_loss": float(loss)}
+
+
 def run_cell(
     cell: Cell, *, root: str | Path | None = None, device: str = "cpu", progress: Progress | None = None
 ) -> Record:
-    """Load, attack, train all trials as one batch, and measure; the test labels are read once, at the end."""
-    clean = load_dataset(cell.dataset, root)
-    flips = _flips(cell, clean, root)
-    data = clean if flips is None else flips.apply(clean)
-    splits = _splits(cell, data, root)
+    """Load, attack, train all trials as one batch, and measure."""
+    trainings = cell.trainings()
+    graph = load_graph(trainings[0].case, root)
     began = time.perf_counter()
-    chosen = recipe(cell.model, cell.objective)
-    trials = [chosen.trial(data, split, seed) for seed, split in enumerate(splits)]
-    fits = fit_many(trials, data, device=device, progress=progress)
+    trained = train(graph, trainings, root=root, device=device, progress=progress)
     seconds = time.perf_counter() - began
-    data = data.to(device)
-    targets = None if flips is None else flips.targets
+    figures = [one.outcome.figures for one in trained]
+    targeted = graph.flips is not None and graph.flips.targets is not None
     return Record(
         cell,
-        val=[100 * f.val_accuracy for f in fits],
-        test=[100 * accuracy(f.model, data, f.split.test) for f in fits],
-        target=None if targets is None else [100 * accuracy(f.model, data, targets) for f in fits],
-        edge_auc=None if flips is None else _edge_aucs(fits, data, flips.added(clean)),
-        best_epochs=[f.best_epoch for f in fits],
+        val=[one["val"] for one in figures],
+        test=[one["test"] for one in figures],
+        target=[one["target"] for one in figures] if targeted else None,
+        edge_auc=None if graph.flips is None else _edge_aucs(trained, graph, device),
+        best_epochs=[one.fit.best_epoch for one in trained],
         seconds=seconds,
         device=device,
         flips_sha256=hash_of(Path(cell.poisoned)) if cell.poisoned is not None and is_file(cell.poisoned) else None,
     )
 
 
-def _flips(cell: Cell, clean: Data, root: str | Path | None) -> Perturbation | None:
-    if cell.poisoned is None:
+def _flips(case: Case, clean: Data, root: str | Path | None) -> Perturbation | None:
+    if case.poisoned is None:
         return None
-    if is_file(cell.poisoned):
-        found = Perturbation.load(cell.poisoned)
-        if found.meta.get("dataset", cell.dataset) != cell.dataset:
-            raise ConfigError(f"{cell.poisoned} holds flips for {found.meta['dataset']}, not for {cell.dataset}.")
+    if is_file(case.poisoned):
+        found = Perturbation.load(case.poisoned)
+        if found.meta.get("dataset", case.dataset) != case.dataset:
+            raise ConfigError(f"{case.poisoned} holds flips for {found.meta['dataset']}, not for {case.dataset}.")
         return found
-    if cell.poisoned in OWN:
-        return load_own(cell.dataset, cell.poisoned.removeprefix("own-"), cell.rate)
-    if cell.poisoned == "dice":
-        budget = int(cell.rate * (clean.num_edges // 2))
+    if case.poisoned == "dice":
+        budget = int(case.rate * (clean.num_edges // 2))
         return dice(clean, budget, torch.Generator().manual_seed(DICE_SEED))
-    return load_poisoned(cell.dataset, cell.poisoned, cell.rate, root)
+    # a targeted attack without flips is the clean graph with the targets known
+    rate = case.rate or 1.0
+    if case.poisoned in OWN:
+        found = load_own(case.dataset, case.poisoned.removeprefix("own-"), rate)
+    else:
+        found = load_poisoned(case.dataset, case.poisoned, rate, root)
+    return found if case.rate else found.first(0)
 
 
-def _splits(cell: Cell, data: Data, root: str | Path | None) -> list[Split]:
-    if cell.split == "random":
-        return [random_split(data, trial) for trial in range(cell.trials)]
-    return [find_split(cell.split, data, cell.dataset, root)] * cell.trials
-
-
-def _edge_aucs(fits: list[Fit], data: Data, added: torch.Tensor) -> list[float] | None:
-    models = [f.model for f in fits if isinstance(f.model, ASGNN)]
+def _edge_aucs(trained: Sequence[Trained], graph: Graph, device: str) -> list[float] | None:
+    assert graph.flips is not None
+    added = graph.flips.added(graph.clean)
+    models = [one.fit.model for one in trained if isinstance(one.fit.model, ASGNN)]
     if not models or added.size(1) == 0:
         return None
-    return [edge_auc(model.structure(data.x, data.edge_index), added) for model in models]
+    x, edge_index = graph.data.x.to(device), graph.data.edge_index.to(device)
+    return [edge_auc(model.structure(x, edge_index), added) for model in models]

@@ -77,7 +77,7 @@ class Outcome:
     Attributes:
         figures: accuracies in percent at the epoch that was kept: "val" and "test", and on an attacked graph
             "clean_test", of the same weights on the clean graph; "target" on the nodes of a targeted attack; losses:
-            "val_loss", "test_loss" and "clean_test_loss"; "best_epoch"; "edge_auc" where a structure was learned.
+            "val_loss", "test_loss" and "clean_test_loss"; and "best_epoch".
         scalars: the learned ones, by name.
         seconds: the batch's, divided by the number of its trials.
         batch: how many were trained side by side.

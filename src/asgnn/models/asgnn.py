@@ -251,3 +251,6 @@ class ASGNN(NodeClassifier):
 
     def scalars(self) -> Iterable[Tensor]:
         return self.asmp.parameters()
+
+    def scalar_values(self) -> dict[str, float]:
+        return {name: float(value.detach()) for name, value in vars(self.asmp.params()).items()}

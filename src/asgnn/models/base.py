@@ -42,7 +42,7 @@ class NodeClassifier(nn.Module):
             x: (N, F) dense or sparse, or prepared :class:`~asgnn.graphs.features.Features`.
             edge_index: (2, E) undirected, or a prepared :class:`~asgnn.graphs.adjacency.Adjacency`.
             edge_weight: (E,) in [0, 1]; ones by default.
-            rng: a generator for each trial's dropout; torch's global one by default.
+            rng: the streams of the trials' dropout; started by torch's global generator by default.
         """
         features = Features.of(x)
         return self.unstacked(self.logits(features, Adjacency.of(edge_index, features.num_nodes, edge_weight), rng))
@@ -71,6 +71,10 @@ class NodeClassifier(nn.Module):
     def scalars(self) -> Iterable[Tensor]:
         """Parameters that learn with a rate of their own and without weight decay."""
         return ()
+
+    def scalar_values(self) -> dict[str, float]:
+        """What the learned scalars of a single model have become, by name, for a record."""
+        return {}
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start anew, with the given generator or torch's global one."""

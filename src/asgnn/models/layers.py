@@ -16,8 +16,40 @@ from torch import Tensor, nn
 from asgnn.errors import ConfigError
 from asgnn.graphs.features import Features
 
-Rng = Sequence[torch.Generator] | None
-"""One generator a trial, or ``None`` for torch's global one."""
+
+class Streams:
+    """A stream of random bits for each trial, all drawn at once, on a GPU the same as on a CPU.
+
+    Element i of draw k of a trial is a function of its seed, k and i: SplitMix64's mixing of a counter (Steele, Lea &
+    Flood, 2014). A generator for each trial would take a launch for each of them, which for a thousand trials is most
+    of the time of an epoch.
+    """
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.seeds, self.draws = torch.tensor(list(seeds), dtype=torch.int64), 0
+
+    def bits(self, count: int, device: torch.device) -> Tensor:
+        """(T, count) int64."""
+        self.draws += 1
+        start = _mix(_mix(self.seeds) + self.draws).to(device)
+        place = torch.arange(1, count + 1, device=device) * GOLDEN
+        return _mix(start.unsqueeze(1) + place)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser; torch wraps products around and shifts with the sign, which the masks take off."""
+    x = (x ^ ((x >> 30) & (2**34 - 1))).mul_(FIRST_FACTOR)
+    x ^= (x >> 27) & (2**37 - 1)
+    x *= SECOND_FACTOR
+    x ^= (x >> 31) & (2**33 - 1)
+    return x
+
+
+# SplitMix64's constants as signed numbers
+GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+Rng = Streams | None
+"""The trials' random streams, or ``None`` for ones that torch's global generator starts."""
 
 
 def check_depth(num_layers: int) -> None:
@@ -60,7 +92,7 @@ class Linear(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout with a rate of its own, to the nearest 1/65536, and a generator of its own for each trial."""
+    """Dropout with a rate of its own, to the nearest 1/65536, and a random stream of its own for each trial."""
 
     rate: Tensor
 
@@ -77,9 +109,8 @@ class Dropout(nn.Module):
             return None, None
         size = math.prod(shape)
         # 16 random bits an element, four elements to a draw: several times faster than torch's bernoulli_ on a CPU.
-        bits = torch.empty(len(rates), -(-size // 4), dtype=torch.int64, device=like.device)
-        for trial, row in enumerate(bits):
-            row.random_(-(2**63), None, generator=None if rng is None else rng[trial])
+        rng = rng or Streams(torch.randint(2**62, (len(rates),)).tolist())
+        bits = rng.bits(-(-size // 4), like.device)
         steps = [round(rate * 2**16) for rate in rates]
         below = torch.tensor([step - 2**15 for step in steps], dtype=torch.int16, device=like.device)
         mask = (bits.view(torch.int16)[:, :size] >= below.unsqueeze(1)).view(len(rates), *shape)

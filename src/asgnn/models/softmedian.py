@@ -46,13 +46,13 @@ class SoftMedianGCN(NodeClassifier):
         self.signature = (in_channels, hidden_channels, out_channels, temperature)
         self.temperature = temperature
         self.first = Linear(in_channels, hidden_channels)
-        self.second = Linear(hidden_channels, out_channels)
+        self.last = Linear(hidden_channels, out_channels)
         self.dropout = Dropout(dropout)
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         h = self.first.add_bias(self.average(features.linear(self.first.weights, None, None), adj))
-        h = self.dropout(h.relu(), rng) @ self.second.weights
-        return self.second.add_bias(self.average(h, adj))
+        h = self.dropout(h.relu(), rng) @ self.last.weights
+        return self.last.add_bias(self.average(h, adj))
 
     def average(self, h: Tensor, adj: Adjacency) -> Tensor:
         """The soft median of each neighbourhood: (T, N, C) → (T, N, C)."""

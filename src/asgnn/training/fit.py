@@ -17,6 +17,7 @@ from asgnn.graphs import Split, check_split, validate
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier, stack, unstack
+from asgnn.models.layers import Streams
 from asgnn.progress import Progress
 from asgnn.threads import one_thread
 from asgnn.training.evaluate import graph_inputs
@@ -82,6 +83,8 @@ class Fit:
         model: holds the weights of ``best_epoch``.
         best_epoch: counted from 1: highest validation accuracy, then lowest validation loss; 0 if none was finite.
         val_accuracy: at that epoch, in [0, 1]; −1 if there was none.
+        logits: (N, C) the scores of every node at that epoch, without dropout, and those on each of the graphs given
+            as ``also_on``; on the CPU.
         history: every epoch.
         seconds: wall time of the batch this trial was part of, divided by the number of its trials.
         batch: how many trials were trained side by side.
@@ -92,6 +95,7 @@ class Fit:
     split: Split
     best_epoch: int
     val_accuracy: float
+    logits: tuple[Tensor, ...]
     history: History
     seconds: float
     batch: int
@@ -120,10 +124,10 @@ def fit(
     model.to(place)
     inputs = graph_inputs(model, data, place)
 
-    def forward(rng: Sequence[torch.Generator]) -> Tensor:
+    def forward(rng: Streams) -> Tensor:
         # A foreign module draws its dropout from torch's global generator; fork it so that the seed decides.
         with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=rng[0], device=place)))
+            torch.manual_seed(int(rng.bits(1, torch.device("cpu"))))
             out: Tensor = model(*inputs)
         return out.unsqueeze(0)
 
@@ -137,6 +141,7 @@ def fit_many(
     *,
     device: torch.device | str | None = None,
     batch_size: int | None = None,
+    also_on: Sequence[Data] = (),
     progress: Progress | None = None,
 ) -> list[Fit]:
     """Train a list of trials; those whose models can be stacked are trained as one batch.
@@ -149,7 +154,8 @@ def fit_many(
         trials: what to train.
         data: one graph, with x, edge_index and y.
         device: where to train; where ``data`` is by default.
-        batch_size: how many trials side by side at the most; by default as many as memory allows.
+        batch_size: how many trials side by side at the most; by default, and at the most, as many as memory allows.
+        also_on: other graphs on the same nodes, which the trained models are run on once.
         progress: called after each epoch.
 
     Time O(trials · epochs · one forward and backward pass); memory O(batch · (F H + N H + K E)).
@@ -162,8 +168,8 @@ def fit_many(
         raise ConfigError("Two trials share one model, which can hold one result only; build a model for each.")
     _check(data, [trial.split for trial in trials])
     place = torch.device(device or data.x.device)
-    features = Features.of(data.x).to(place)
-    adj = Adjacency.of(data.edge_index, features.num_nodes, data.get("edge_weight")).to(place)
+    features, adj = _inputs(data, place)
+    elsewhere = [_inputs(other, place) for other in also_on]
     y = data.y.to(place)
     batches = list(_batches(trials, features, adj, place, batch_size))
     total, done = sum(trials[batch[0]].config.epochs for batch in batches), 0
@@ -174,7 +180,7 @@ def fit_many(
             member.model.to(place).begin(features, adj)
         model = stack([member.model for member in members])
 
-        def forward(rng: Sequence[torch.Generator], model: NodeClassifier = model) -> Tensor:
+        def forward(rng: Streams, model: NodeClassifier = model) -> Tensor:
             out: Tensor = model(features, adj, rng=rng)
             return out
 
@@ -185,7 +191,10 @@ def fit_many(
         def penalty(model: NodeClassifier = model) -> Tensor | None:
             return model.penalty(features, adj)
 
-        runner = _Runner(model, forward, y, members, place, penalty)
+        def final(model: NodeClassifier = model) -> list[Tensor]:
+            return [model(*inputs) for inputs in ((features, adj), *elsewhere)]
+
+        runner = _Runner(model, forward, y, members, place, penalty, final)
         work = adj.row.numel() * int(y.max() + 1) * len(members)
         work += model.dense_matrices * features.num_nodes**2 * len(members)
         with one_thread(place.type == "cpu" and work < ONE_THREAD_BELOW):
@@ -195,19 +204,26 @@ def fit_many(
     return [results[i] for i in range(len(trials))]
 
 
+def _inputs(data: Data, place: torch.device) -> tuple[Features, Adjacency]:
+    features = Features.of(data.x).to(place)
+    return features, Adjacency.of(data.edge_index, features.num_nodes, data.get("edge_weight")).to(place)
+
+
 class _Runner:
     """One batch in flight: a model with T trials (or a foreign module, T = 1), its optimiser and its best weights."""
 
     def __init__(
         self,
         model: nn.Module,
-        forward: Callable[[Sequence[torch.Generator]], Tensor],
+        forward: Callable[[Streams], Tensor],
         y: Tensor,
         trials: Sequence[Trial],
         device: torch.device,
         penalty: Callable[[], Tensor | None] = lambda: None,
+        final: Callable[[], list[Tensor]] | None = None,
     ) -> None:
         self.model, self.forward, self.y, self.trials, self.penalty = model, forward, y, trials, penalty
+        self.final = final or (lambda: [self.forward(self.rng)])
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         # A foreign module may also change its buffers in training, such as running means.
         self.state = [*model.parameters(), *([] if isinstance(model, NodeClassifier) else model.buffers())]
@@ -230,7 +246,7 @@ class _Runner:
         )
         self.for_scalars = TrialAdam(scalars, per_trial(c.scalar_lr for c in configs), per_trial(0 for _ in configs))
         # apart from the seed itself, from which a recipe draws the start: the two must not be the same numbers
-        self.rng = [torch.Generator(device).manual_seed(DROPOUT_STREAM + c.seed) for c in configs]
+        self.rng = Streams([DROPOUT_STREAM + c.seed for c in configs])
         self.train = _Nodes([t.split.train for t in trials], y, dtype)
         self.val = _Nodes([t.split.val for t in trials], y, dtype)
         self.highest = max(int(self.train.y.max()), int(self.val.y.max()))
@@ -257,6 +273,8 @@ class _Runner:
         with torch.no_grad():
             for kept, value in zip(self.state, best, strict=True):
                 kept.copy_(value)
+            self.model.eval()
+            logits = [out.cpu() for out in self.final()]  # each (T, N, C)
         if isinstance(self.model, NodeClassifier):
             unstack(self.model, [m for m in models if isinstance(m, NodeClassifier)])
         for model in models:
@@ -270,6 +288,7 @@ class _Runner:
                 trial.split,
                 int(best_epoch[i]),
                 float(best_accuracy[i]),
+                tuple(out[i] for out in logits),
                 History(*history[:, :, i].unbind(1)),
                 seconds,
                 count,
@@ -341,21 +360,22 @@ class _Nodes:
         return hits.sum(-1).to(self.weight.dtype) / self.size
 
 
+def stackable(trials: Sequence[Trial]) -> list[list[int]]:
+    """Positions of the trials, those together that can be trained as one batch."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for i, trial in enumerate(trials):
+        dtype = next(trial.model.parameters()).dtype
+        groups.setdefault((type(trial.model), trial.model.signature, trial.config.epochs, dtype), []).append(i)
+    return list(groups.values())
+
+
 def _batches(
     trials: Sequence[Trial], features: Features, adj: Adjacency, device: torch.device, batch_size: int | None
 ) -> Iterable[list[int]]:
-    """Positions of the trials, grouped by what can be stacked and cut to what fits in memory."""
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for i, trial in enumerate(trials):
-        key = (
-            type(trial.model),
-            trial.model.signature,
-            trial.config.epochs,
-            next(trial.model.parameters()).dtype,
-        )
-        groups.setdefault(key, []).append(i)
-    for group in groups.values():
-        size = batch_size or max(1, _memory(device) // _bytes_per_trial(trials[group[0]].model, features, adj))
+    """What can be stacked, cut to what fits in memory."""
+    for group in stackable(trials):
+        size = max(1, _memory(device) // _bytes_per_trial(trials[group[0]].model, features, adj))
+        size = min(size, batch_size or size)
         for start in range(0, len(group), size):
             yield group[start : start + size]
 

@@ -1,0 +1,233 @@
+"""The paper's tables: settings chosen on validation alone, trained in large batches, kept in a store as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Protocol
+
+import torch
+
+from asgnn.asmp import SCALARS
+from asgnn.attacks import nettack
+from asgnn.errors import ConfigError
+from asgnn.experiments.machine import machine
+from asgnn.experiments.run import find_split
+from asgnn.experiments.spec import Row, Spec
+from asgnn.experiments.trainings import Case, Choice, Outcome, Settings, Training
+from asgnn.experiments.work import Batch, Executor
+from asgnn.graphs import Perturbation, load_dataset
+
+# The two stages of a search, the same for every model: all settings with few trials, the best again with all.
+FIRST_TRIALS = 2
+FINALISTS = 5
+# Validation nodes that are attacked for the choice on attacked validation: those of the highest degree.
+VALIDATION_TARGETS = 40
+VALIDATION_ATTACK = "validation-nettack"
+# What may differ between the trials of one batch, see asgnn.models.base.
+PER_TRIAL = {"lr", "weight_decay", "scalar_lr", "dropout", *SCALARS}
+LARGEST_BATCH = {"cpu": 16, "cuda": 1024}
+
+
+class Keeps(Protocol):
+    """What is asked of a store; :class:`~asgnn.experiments.store.Store` is one."""
+
+    def add(self, outcomes: Iterable[Outcome]) -> int: ...
+    def get(self, keys: Iterable[str]) -> dict[str, Outcome]: ...
+    def add_choices(self, choices: Iterable[Choice]) -> None: ...
+    def attack(self, spec: Mapping[str, object]) -> Perturbation | None: ...
+    def add_attack(self, spec: Mapping[str, object], flips: Perturbation, *, seconds: float, machine: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row in one cell of a table: which settings, and what comes of them?"""
+
+    spec: Spec
+    row: Row
+    case: Case
+    rule: str
+    search: str
+    trials: int
+
+    @cached_property
+    def candidates(self) -> list[Settings]:
+        return self.row.candidates(self.search)
+
+    def expected(self) -> int:
+        """How many trainings the answer takes."""
+        if len(self.candidates) == 1:
+            return self.trials
+        first = min(FIRST_TRIALS, self.trials)
+        finalists = min(FINALISTS, len(self.candidates))
+        again = self.trials if self.judge != (self.case, "val") else 0
+        return len(self.candidates) * first + finalists * (self.trials - first) + again
+
+    @cached_property
+    def judge(self) -> tuple[Case, str]:
+        """The graph and the figure by which settings are chosen; no test label is in it."""
+        if self.rule == "attacked validation":
+            return replace(self.case, poisoned=VALIDATION_ATTACK), "target"
+        return self.case, "val"
+
+    def answer(self) -> Generator[list[Training], Mapping[str, Outcome], Choice]:
+        """Asks for trainings, is sent what came of all that were asked for so far, and ends with the choice."""
+        remaining = self.candidates
+        if len(remaining) > 1:
+            remaining = (yield from self._ranked(remaining, min(FIRST_TRIALS, self.trials)))[:FINALISTS]
+            remaining = yield from self._ranked(remaining, self.trials)
+        trainings = self._trainings(self.case, remaining[0], self.trials)
+        yield trainings
+        return Choice(
+            table=self.spec.name,
+            case=self.case,
+            row=self.row.name,
+            rule=self.rule if len(self.candidates) > 1 else "none",
+            search=self.search if len(self.candidates) > 1 else "none",
+            model=self.row.model,
+            settings=remaining[0],
+            tried=len(self.candidates),
+            trainings=tuple(training.key for training in trainings),
+        )
+
+    def _trainings(self, case: Case, settings: Settings, trials: int) -> list[Training]:
+        return [Training(case, self.row.model, settings, seed) for seed in range(trials)]
+
+    def _ranked(
+        self, remaining: list[Settings], trials: int
+    ) -> Generator[list[Training], Mapping[str, Outcome], list[Settings]]:
+        """Best first: the mean of the figure over the trials, then the lower mean loss on validation."""
+        case, figure = self.judge
+        asked = {settings: self._trainings(case, settings, trials) for settings in remaining}
+        found = yield [training for each in asked.values() for training in each]
+
+        def worth(settings: Settings) -> tuple[float, float]:
+            figures = [found[training.key].figures for training in asked[settings]]
+            return -fmean(one[figure] for one in figures), fmean(one["val_loss"] for one in figures)
+
+        return sorted(remaining, key=worth)
+
+
+def questions(
+    spec: Spec,
+    *,
+    datasets: Sequence[str] = (),
+    models: Sequence[str] = (),
+    rates: Sequence[float] = (),
+    trials: int = 10,
+    search: str = "paper",
+) -> list[Question]:
+    """What a table asks, a cell after the other; everything that is not restricted.
+
+    A row that has a twin brings it along: what adaptivity adds is always beside it.
+    """
+    if trials < 1:
+        raise ConfigError(f"There must be at least one trial; trials is {trials}.")
+    named = [spec.row(name) for name in models] or list(spec.rows)
+    wanted = {row.name for row in named} | {row.twin for row in named if row.twin}
+    for kind, given, known in (("dataset", datasets, spec.attacks), ("rate", rates, spec.rates)):
+        for value in given:
+            if value not in known:
+                raise ConfigError(f"{spec.name} has no {kind} {value}; it has {', '.join(map(str, known))}.")
+    out = []
+    for dataset in datasets or spec.attacks:
+        for rate in rates or spec.rates:
+            for row in spec.rows:
+                if row.name in wanted:
+                    # without a choice there is one way to make none
+                    rules = spec.rules if len(row.candidates(search)) > 1 else spec.rules[:1]
+                    out += [Question(spec, row, spec.case(dataset, rate), rule, search, trials) for rule in rules]
+    return out
+
+
+@dataclass
+class Engine:
+    """Answers questions: trains what the store does not have, and adds it batch by batch.
+
+    Batches are planned from all that is asked for and not from what is missing, and a batch is stored whole or not at
+    all; so a run that was stopped goes on with the same batches, and ends with the same figures.
+    """
+
+    store: Keeps
+    executor: Executor
+    device: str = "cpu"
+    root: str | Path | None = None
+    largest: int | None = None
+    progress: Callable[[int, Batch], None] | None = None
+    """Told, after each batch, how many of the trainings asked for there are by now."""
+
+    def __post_init__(self) -> None:
+        self._settled: set[str] = set()
+
+    def settle(self, asked: Sequence[Question]) -> list[Choice]:
+        """The choices for a wave of questions, stored; what they need is trained together, stage by stage."""
+        walks = [question.answer() for question in asked]
+        wanted = {i: next(walk) for i, walk in enumerate(walks)}
+        found: dict[str, Outcome] = {}
+        choices: dict[int, Choice] = {}
+        while wanted:
+            asked_for = (training for each in wanted.values() for training in each)
+            found |= self._outcomes([training for training in asked_for if training.key not in found])
+            for i in list(wanted):
+                try:
+                    wanted[i] = walks[i].send(found)
+                except StopIteration as end:
+                    choices[i] = end.value
+                    del wanted[i]
+        settled = [choices[i] for i in range(len(walks))]
+        self.store.add_choices(settled)
+        return settled
+
+    def _outcomes(self, trainings: Sequence[Training]) -> dict[str, Outcome]:
+        keys = [training.key for training in trainings]
+        have = self.store.get(keys).keys()
+        self._settled |= have
+        missing = [batch for batch in self._batches(trainings) if not batch.keys <= have]
+        for batch, outcomes in self.executor(missing):
+            self.store.add(outcomes)
+            self._settled |= batch.keys
+            if self.progress is not None:
+                self.progress(len(self._settled), batch)
+        return self.store.get(keys)
+
+    def _batches(self, trainings: Sequence[Training]) -> list[Batch]:
+        groups: dict[object, dict[str, Training]] = {}
+        for training in trainings:
+            case = training.case
+            fixed = tuple((name, value) for name, value in training.settings if name not in PER_TRIAL)
+            group = (case.dataset, case.poisoned, case.rate, training.model, fixed)
+            groups.setdefault(group, {})[training.key] = training
+        size = self.largest or LARGEST_BATCH[torch.device(self.device).type]
+        out = []
+        for group_of in groups.values():
+            members = list(group_of.values())
+            flips = self._validation_flips(members[0].case)
+            out += [Batch(tuple(members[i : i + size]), flips) for i in range(0, len(members), size)]
+        return out
+
+    def _validation_flips(self, case: Case) -> Perturbation | None:
+        """The attack on validation nodes, made once and kept in the store; no other case needs one."""
+        if case.poisoned != VALIDATION_ATTACK:
+            return None
+        asked = {"attack": VALIDATION_ATTACK, "dataset": case.dataset, "rate": case.rate, "split": case.split}
+        found = self.store.attack(asked)
+        if found is None:
+            began = time.perf_counter()
+            found = attack_validation(case, self.root)
+            self.store.add_attack(asked, found, seconds=time.perf_counter() - began, machine=machine("cpu"))
+        return found
+
+
+def attack_validation(case: Case, root: str | Path | None = None) -> Perturbation:
+    """Nettack on the validation nodes of the highest degree, on the clean graph; of the labels, the training ones."""
+    data = load_dataset(case.dataset, root)
+    split = find_split(case.split, data, case.dataset, root)
+    degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)[split.val]
+    targets = split.val[degree.argsort(descending=True, stable=True)[:VALIDATION_TARGETS]]
+    if case.rate == 0:
+        return Perturbation(torch.empty(2, 0, dtype=torch.int64), data.num_nodes, targets)
+    return nettack(data, int(case.rate), split.train, targets, torch.Generator().manual_seed(0))
