@@ -450,7 +450,7 @@ def _add_cell(
 
 
 def _series(key: str, draw: random.Random, *, rising: bool) -> list[Series]:
-    layers, sizes = range(1, 33), {"fidelity": 400.0, "smoothness": 900.0, "structure": 120.0, "l1": 60.0, "l2": 20.0}
+    layers, sizes = range(33), {"fidelity": 400.0, "smoothness": 900.0, "structure": 120.0, "l1": 60.0, "l2": 20.0}
     terms = [
         {name: size * (0.6**layer + 0.3 + (0.004 * layer if rising else 0)) for name, size in sizes.items()}
         for layer in layers
@@ -628,6 +628,11 @@ found.tip = one("#curves .tip").textContent;
 found.over = one("#curves .tip").getBoundingClientRect().top - chart.getBoundingClientRect().top;
 chart.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
 found.gone = one("#curves .tip").hidden;
+set("dataset", "cora");
+one("#objective figure svg").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
+one("#weights figure svg").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
+one("#scalars figure svg").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
+found.tips = ["objective", "weights", "scalars"].map((id) => one(`#${id} .tip`).textContent);
 
 one("#results-table .cell").click();
 found.detail = one("#detail").open && one("#detail").textContent;
@@ -677,6 +682,9 @@ def test_the_page_switches_sorts_and_filters(whole: Report, tmp_path: Path) -> N
     assert found["tip"].startswith("0% edges flipped")
     assert 0 <= found["over"] < 20  # it lies on its chart
     assert found["gone"]
+    assert found["tips"][0].startswith("at the starttotal")
+    assert found["tips"][1].startswith("after layer 32edges of the clean graph")
+    assert found["tips"][2].startswith("lam at 25%ASGNN, the paper's objective")
     assert "324 settings of the paper search" in found["detail"]
 
 

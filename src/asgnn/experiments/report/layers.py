@@ -14,7 +14,7 @@ from asgnn.experiments.trainings import Outcome, Series
 
 @dataclass(frozen=True)
 class Layers:
-    """A series, the mean over the trials of one setting: ``lines[part][name]`` has a value for each layer."""
+    """A series, the mean over the trials of one setting: ``lines[part][name]`` has the start and each layer."""
 
     kind: str
     label: str

@@ -403,8 +403,8 @@
   }
 
   const layerAxes = (count) => {
-    const xs = Array.from({ length: count }, (_, i) => i + 1);
-    return { xs, xLabels: [...new Set([1, ...ticks(1, count, 8).filter(Number.isInteger)])].map((at) => [at, `${at}`]), xTitle: "layer", head: (i) => `layer ${i + 1}` };
+    const xs = Array.from({ length: count }, (_, i) => i);  // 0 is the start
+    return { xs, xLabels: ticks(0, count - 1, 8).filter(Number.isInteger).map((at) => [at, `${at}`]), xTitle: "layer", head: (i) => i ? `after layer ${i}` : "at the start" };
   };
   const trialsText = (count) => count === 1 ? "one trial" : `mean of ${count} trials`;
 
