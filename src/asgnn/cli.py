@@ -391,7 +391,7 @@ def _show_choices(kept: Store, choices: list[Choice]) -> None:
     """Cells of tables, each beside the paper's."""
     for (name, case), cell in groupby(choices, key=lambda choice: (choice.table, choice.case)):
         spec = load_spec(name)
-        table = Table(title=f"{spec.title}: {case.dataset}, {case.rate:g} {spec.unit}")
+        table = Table(title=f"{spec.title}: {case.dataset}, {spec.column(case.rate)} {spec.unit}")
         for heading in ("model", "chosen by", "settings tried", "ours", "the paper's"):
             table.add_column(heading, justify="left" if heading in ("model", "chosen by") else "right")
         for choice in cell:
@@ -447,13 +447,16 @@ def show_store(
 def merge_stores(
     into: Annotated[Path, typer.Argument(metavar="INTO", help="The store that grows; made if it is not there.")],
     sources: Annotated[list[Path], typer.Argument(metavar="FROM...", help="Stores that stay as they are.")],
+    reported: Annotated[
+        bool, typer.Option(help="Only the trainings that stand in a table, without the searches before them.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Take over from other stores what one does not have; where both have a record, that of INTO stays."""
     for path in sources:  # all of them before anything is written
         Store.open(path, create=False).close()
     with Store.open(into) as target:
-        merged = [(path, target.merge(path)) for path in sources]
+        merged = [(path, target.merge(path, reported=reported)) for path in sources]
         target.vacuum()
     if as_json:
         typer.echo(json.dumps([{"from": str(path), **asdict(counts)} for path, counts in merged]))

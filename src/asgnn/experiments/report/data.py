@@ -46,7 +46,6 @@ METRICS = {
     "test_loss": Metric("loss on the test nodes", 4, -1),
     "clean_test_loss": Metric("loss on the test nodes, clean graph", 4, -1),
     "val_loss": Metric("loss on the validation nodes", 4, -1),
-    "edge_auc": Metric("AUC of the edge weights, given against added", 3, 1),
     "best_epoch": Metric("epoch that was kept", 0, 0),
 }
 
@@ -125,12 +124,7 @@ class Table:
 
     @property
     def rates(self) -> list[str]:
-        """For people: a share of the edges, or flips for each target."""
-        targeted = any("nettack" in attack for attack, _ in self.spec.attacks.values())
-        return [f"{rate:g}" if targeted else f"{rate:.0%}" for rate in self.spec.rates]
-
-    def rate(self, rate: float) -> str:
-        return self.rates[self.spec.rates.index(rate)]
+        return [self.spec.column(rate) for rate in self.spec.rates]
 
     @property
     def metric(self) -> Metric:

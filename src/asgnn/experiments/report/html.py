@@ -101,7 +101,7 @@ def _lower(one: Lower) -> dict[str, Any]:
     return {
         "table": table.spec.name,
         "dataset": cell.dataset,
-        "rate": table.rate(cell.rate),
+        "rate": table.spec.column(cell.rate),
         "position": cell.rate,
         "row": table.labels[cell.row],
         "rule": cell.choice.rule if cell.choice else cell.rule,

@@ -209,7 +209,7 @@ def _lower(report: Report) -> Grid:
         cell, table = one.cell, one.table
         digits = table.metric.digits
         figures = (shown(one.ours, digits), shown(one.paper, digits), signed(one.difference, digits))
-        place = (table.spec.name, cell.dataset, table.rate(cell.rate), table.labels[cell.row], _rule(cell))
+        place = (table.spec.name, cell.dataset, table.spec.column(cell.rate), table.labels[cell.row], _rule(cell))
         rows.append(tuple(map(_plain, (*place, *figures, one.explanation))))
     header = ("table", "dataset", "rate", "model", "rule", "ours", "paper", "difference", "explanation")
     return Grid(header, tuple(rows), prose=(8,))
@@ -229,7 +229,7 @@ def _scalars(table: Table) -> Iterator[Piece]:
             rows = [
                 (
                     table.labels[cell.row],
-                    table.rate(cell.rate),
+                    table.spec.column(cell.rate),
                     *(shown(Figure.of(scalars), 3) if (scalars := _values(cell, name)) else "" for name in names),
                 )
                 for cell in sorted(learned, key=lambda cell: [row.name for row in table.spec.rows].index(cell.row))
@@ -245,7 +245,7 @@ def _settings(table: Table) -> Iterator[Piece]:
     rows = [
         (
             cell.dataset,
-            table.rate(cell.rate),
+            table.spec.column(cell.rate),
             table.labels[cell.row],
             choice.rule,
             choice.search,
