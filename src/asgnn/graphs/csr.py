@@ -8,9 +8,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-# Entries of one gathered block on a GPU: 512 MiB of float32.
-BLOCK = 2**27
-
 
 def csr_matmul(
     crow: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int], dense: Tensor, out: Tensor | None = None
@@ -22,10 +19,10 @@ def csr_matmul(
     """
     if not dense.is_cuda:
         return torch.mm(torch.sparse_csr_tensor(crow, col, value, shape, check_invariants=False), dense, out=out)
-    # cuSPARSE adds in an order that changes from run to run, so on a GPU the rows are gathered and summed in order.
-    width = max(1, BLOCK // max(1, col.numel()))
-    blocks = (part.index_select(0, col).mul_(value.unsqueeze(1)) for part in dense.split(width, dim=1))
-    return torch.cat([segment_sum(block, crow) for block in blocks], dim=1, out=out)
+    from asgnn.graphs.csr_gpu import sum_rows  # here, because Triton is only there where a GPU is
+
+    found = sum_rows(crow, col, value, dense.unsqueeze(0))[0]
+    return found if out is None else out.copy_(found)
 
 
 def segment_sum(values: Tensor, crow: Tensor) -> Tensor:

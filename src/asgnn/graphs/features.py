@@ -34,15 +34,21 @@ class Rows:
 
     def times(self, dense: Tensor) -> Tensor:
         """This matrix times ``dense`` (T, cols, H), one product with all T·H columns: (T, rows, H)."""
+        if dense.is_cuda:
+            return self._on_gpu(dense)
         trials, cols, width = dense.shape
         out = self @ dense.permute(1, 0, 2).reshape(cols, -1)
         return out.view(-1, trials, width).permute(1, 0, 2)
 
-    def times_kept(self, dense: Tensor, keep: Tensor, scale: Tensor) -> Tensor:
+    def times_kept(self, dense: Tensor, keep: Tensor, scale: Tensor, order: Tensor | None = None) -> Tensor:
         """The same with other entries kept for each trial: ``keep`` (T, nnz) bool, ``scale`` (T,) their factor.
 
-        One product with the block-diagonal matrix of the kept entries; time O(T nnz + kept · H).
+        ``order`` (nnz,) says where in ``keep`` an entry stands, if not in its own place. On a CPU one product with the
+        block-diagonal matrix of the kept entries; time O(T nnz + kept · H).
         """
+        if dense.is_cuda:
+            return self._on_gpu(dense, keep, scale, order)
+        keep = keep if order is None else keep[:, order]
         (rows, cols), (trials, _, width) = self.shape, dense.shape
         trial, entry = keep.nonzero(as_tuple=True)
         before = torch.zeros(keep.numel() + 1, dtype=torch.int64, device=keep.device)
@@ -53,6 +59,11 @@ class Rows:
         blocks = (trials * rows, trials * cols)
         out = csr_matmul(crow, self.col[entry] + trial * cols, value, blocks, dense.reshape(-1, width))
         return out.view(trials, rows, width)
+
+    def _on_gpu(self, dense: Tensor, *kept: Tensor | None) -> Tensor:
+        from asgnn.graphs.csr_gpu import sum_rows  # here, because Triton is only there where a GPU is
+
+        return sum_rows(self.crow, self.col, self.value, dense, *kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,4 +180,4 @@ class _SparseLinear(torch.autograd.Function):
         by_column, order = ctx.features.by_column, ctx.features.to_column_order
         if keep is None or scale is None:
             return by_column.times(grad), None, None, None
-        return by_column.times_kept(grad, keep[:, order], scale), None, None, None
+        return by_column.times_kept(grad, keep, scale, order), None, None, None

@@ -1,0 +1,85 @@
+"""Sparse products on a GPU, in Triton: each row of the result is summed by one program, always in the same order.
+
+cuSPARSE adds in an order that changes from run to run; to gather, multiply and reduce with torch moves every product
+through memory three times. Triton comes with torch's builds for CUDA.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ENTRIES = 16  # of a row that are fetched at once
+WIDEST = 256  # columns of a program
+
+
+@triton.jit
+def _sum_rows(
+    crow: Any, col: Any, value: Any, keep: Any, order: Any, scale: Any, dense: Any, out: Any,
+    nnz: Any, columns: Any, dense_trial: Any, dense_row: Any, out_trial: Any, out_row: Any,
+    MASKED: tl.constexpr, ORDERED: tl.constexpr, ENTRIES: tl.constexpr, WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """out[t, r, c] = scale[t] · Σ over entries e of row r with keep[t, e] of value[e] · dense[t, col[e], c]."""
+    row, trial = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
+    c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = c < columns
+    total = tl.zeros((WIDTH,), dtype=out.dtype.element_ty)
+    end = tl.load(crow + row + 1)
+    for start in range(tl.load(crow + row), end, ENTRIES):
+        e = start + tl.arange(0, ENTRIES)
+        there = e < end
+        factor = tl.load(value + e, mask=there, other=0.0)
+        if MASKED:
+            place = e
+            if ORDERED:
+                place = tl.load(order + e, mask=there, other=0)
+            there = there & (tl.load(keep + trial * nnz + place, mask=there, other=0) != 0)
+        place = tl.load(col + e, mask=there, other=0)
+        block = tl.load(
+            dense + trial * dense_trial + place[:, None] * dense_row + c[None, :],
+            mask=there[:, None] & inside[None, :],
+            other=0.0,
+        )
+        total += tl.sum(factor[:, None] * block, axis=0)
+    if MASKED:
+        total *= tl.load(scale + trial)
+    tl.store(out + trial * out_trial + row * out_row + c, total, mask=inside)
+
+
+def sum_rows(
+    crow: Tensor,
+    col: Tensor,
+    value: Tensor,
+    dense: Tensor,
+    keep: Tensor | None = None,
+    scale: Tensor | None = None,
+    order: Tensor | None = None,
+) -> Tensor:
+    """A sparse matrix times each of ``dense`` (T, cols, C): (T, rows, C); no gradient.
+
+    Args:
+        crow, col, value: the matrix by rows.
+        dense: its last dimension without gaps.
+        keep: (T, nnz) bool, the entries that each trial has; all of them by default.
+        scale: (T,) the factor on what is kept.
+        order: (nnz,) where in ``keep`` an entry stands; in its own place by default.
+    """
+    trials, _, columns = dense.shape
+    rows = crow.numel() - 1
+    dense = dense if dense.stride(2) == 1 else dense.contiguous()
+    out = torch.empty(trials, rows, columns, dtype=dense.dtype, device=dense.device)
+    if out.numel() == 0:
+        return out
+    width = min(triton.next_power_of_2(columns), WIDEST)
+    grid = (rows, triton.cdiv(columns, width), trials)
+    _sum_rows[grid](
+        crow, col, value, None if keep is None else keep.contiguous().view(torch.uint8), order, scale, dense, out,
+        col.numel(), columns, dense.stride(0), dense.stride(1), out.stride(0), out.stride(1),
+        MASKED=keep is not None, ORDERED=order is not None, ENTRIES=ENTRIES, WIDTH=width,
+        num_warps=1 if width <= 64 else 4,
+    )  # fmt: skip
+    return out
