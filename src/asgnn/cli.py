@@ -69,6 +69,7 @@ class DeviceName(StrEnum):
 class SearchName(StrEnum):
     paper = "paper"
     wide = "wide"
+    small = "small"
     none = "none"
 
 
@@ -84,6 +85,7 @@ class What(StrEnum):
     convergence = "figure-convergence"
     structure = "figure-structure"
     everything = "all"
+    small = "small"
 
 
 Device = Annotated[DeviceName, typer.Option(help="Where to train; auto takes a GPU where there is one.")]
@@ -311,14 +313,16 @@ def _listed(words: str) -> list[str]:
 
 @app.command()
 def reproduce(
-    what: Annotated[What, typer.Argument(help="A table or figure of the paper, or all of them.")],
+    what: Annotated[
+        What, typer.Argument(help="A table or figure of the paper, all of them, or a small table to try it on.")
+    ],
     dataset: Annotated[str, typer.Option(help="Datasets, with commas between; all of the table's by default.")] = "",
     models: Annotated[str, typer.Option(help="Rows of the table, with commas between; all by default.")] = "",
     rates: Annotated[str, typer.Option(help="Columns of the table, with commas between; all by default.")] = "",
     trials: Annotated[int, typer.Option(help="Seeds that each reported figure is the mean of.")] = 10,
-    search: Annotated[SearchName, typer.Option(help="What is tried before: the paper's grid, ours, nothing.")] = (
-        SearchName.paper
-    ),
+    search: Annotated[
+        SearchName, typer.Option(help="What is tried before: the paper's grid, ours, eight settings, nothing.")
+    ] = (SearchName.paper),
     store_path: Annotated[
         Path, typer.Option("--store", help="The file that results are kept in, and taken from.")
     ] = Path("runs/results.sqlite"),
@@ -395,7 +399,7 @@ def _show_choices(kept: Store, choices: list[Choice]) -> None:
         for choice in cell:
             row = spec.row(choice.row)
             values = [outcome.figures[spec.figure] for outcome in kept.get(choice.trainings).values()]
-            paper = spec.paper[case.dataset][case.rate].get(row.paper or "", (None, None))
+            paper = spec.paper.get(case.dataset, {}).get(case.rate, {}).get(row.paper or "", (None, None))
             ours = (fmean(values), stdev(values) if len(values) > 1 else None)
             table.add_row(row.label, choice.rule, str(choice.tried), _mean(*ours), _mean(*paper))
         out.print(table)
