@@ -30,7 +30,7 @@ from asgnn.experiments.run import ATTACKS, default_split
 from asgnn.experiments.spec import load_spec
 from asgnn.experiments.store import Store
 from asgnn.experiments.trainings import Choice
-from asgnn.experiments.work import Batch, local, on_ray
+from asgnn.experiments.work import Batch, Executor, cluster, local, on_ray
 from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
 from asgnn.training import RECIPES
 from asgnn.version import __version__
@@ -338,7 +338,8 @@ def reproduce(
     Settings are chosen on validation: every one of the grid with two trials, the best five with all, the best of those
     is reported. What is in the store already is not trained again; asgnn report makes a page of it.
     """
-    place = _device(device)
+    if address is not None and executor is not ExecutorName.ray:
+        raise ConfigError("--address is that of a Ray cluster; add --executor ray.")
     asked = plan(
         what.value,
         datasets=[find_dataset(name).name for name in _listed(dataset)],
@@ -349,13 +350,27 @@ def reproduce(
         # a cluster wants all work at once that does not wait for other work
         together=executor is ExecutorName.ray,
     )
-    run = on_ray(address, place) if executor is ExecutorName.ray else local(place)
-    store_path.parent.mkdir(parents=True, exist_ok=True)
-    with Store.open(store_path) as kept, _told(asked.expected) as tell:
-        engine = Engine(kept, run, place, largest=batch, progress=tell)
-        for choices in engine.carry_out(asked):
-            _show_choices(kept, choices)
+    with _executor(executor, address, device) as (run, place):
+        store_path.parent.mkdir(parents=True, exist_ok=True)
+        with Store.open(store_path) as kept, _told(asked.expected) as tell:
+            engine = Engine(kept, run, place, largest=batch, progress=tell)
+            for choices in engine.carry_out(asked):
+                _show_choices(kept, choices)
     out.print(f"Kept in {store_path}; asgnn report {store_path} makes a page of it.", soft_wrap=True)
+
+
+@contextmanager
+def _executor(name: ExecutorName, address: str | None, device: DeviceName) -> Iterator[tuple[Executor, str]]:
+    """Where batches are trained, and on what: a cluster may have a GPU where this machine has none."""
+    if name is ExecutorName.local:
+        place = _device(device)
+        yield local(place), place
+        return
+    with cluster(address) as has_gpu:
+        if device is DeviceName.cuda and not has_gpu:
+            raise ConfigError("--device cuda needs a GPU in the Ray cluster, and there is none; use --device cpu.")
+        place = "cuda" if has_gpu and device is not DeviceName.cpu else "cpu"
+        yield on_ray(place), place
 
 
 def _number(word: str) -> float:
