@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 
 from asgnn.errors import ConfigError, DataUnavailable
 from asgnn.experiments import work
+from asgnn.experiments.reproduce import Engine, plan
 from asgnn.experiments.store import Store
 from asgnn.experiments.trainings import Case, Outcome, Training, settings_of
 from asgnn.experiments.work import Batch, cluster, local, on_ray
@@ -115,10 +117,19 @@ def test_a_batch_that_kills_every_worker_ends_in_a_sentence(monkeypatch: pytest.
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+def undisturbed(store: Path) -> object:
+    """What the command below asks for, in this process; a store that has some of it already goes on with it."""
+    asked = plan("small", models=["gcn"], search="small", trials=3)
+    with Store.open(store) as found:
+        for _ in Engine(found, local("cpu"), largest=2).carry_out(asked):
+            pass
+        return found.content()
+
+
 def start(store: Path, *more: str) -> subprocess.Popen[str]:
     words = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials", "3", "--batch", "2"]
     return subprocess.Popen(
-        [sys.executable, "-m", "asgnn", *words, "--device", "cpu", "--store", str(store), *more],
+        [sys.executable, "-m", "asgnn", *words, "--device", "cpu", "--store", str(store), "--executor", "ray", *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -127,63 +138,53 @@ def start(store: Path, *more: str) -> subprocess.Popen[str]:
     )
 
 
-def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return psutil.Process(process.pid).children(recursive=True)
-
-
-def at_work(process: subprocess.Popen[str], seconds: float = 60) -> list[psutil.Process]:
+def at_work(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The workers that are in the middle of a batch, as soon as there are any."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    for _ in range(1000):
         assert process.poll() is None, process.communicate()
-        found = []
-        for one in family(process):
-            try:
+        for one in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # gone by now
                 if one.cmdline()[:1] == ["ray::run_batch"]:
-                    found.append(one)
-            except psutil.Error:
-                continue
-        if found:
-            return found
-        time.sleep(0.02)
+                    return [one]
+        time.sleep(0.1)
     raise AssertionError("no worker was at work in time")
 
 
-def content(store: Path) -> object:
-    with Store.open(store, create=False) as found:
-        return found.content()
-
-
-def gone(processes: Sequence[psutil.Process]) -> bool:
+def gone(processes: list[psutil.Process]) -> bool:
     _, alive = psutil.wait_procs(processes, timeout=20)
     return not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_killed_worker_and_ctrl_c_change_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="the extra ray is not installed")
-    undisturbed, disturbed = tmp_path / "local.sqlite", tmp_path / "ray.sqlite"
-    process = start(undisturbed)
-    _, said = process.communicate(timeout=120)
+@pytest.mark.usefixtures("two_workers")
+def test_a_worker_killed_in_the_middle_of_a_batch_changes_nothing(tmp_path: Path) -> None:
+    """Also, a cluster that runs already is joined, and still runs afterwards."""
+    ray = sys.modules["ray"]
+    process = start(tmp_path / "ray.sqlite", "--address", ray.get_runtime_context().gcs_address)
+    victims = at_work(process)
+    victims[0].kill()
+    printed, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
+    assert gone(victims)
+    assert "Kept in" in printed
+    assert all("trainings," in line for line in said.splitlines()), said  # nothing but the progress
+    with Store.open(tmp_path / "ray.sqlite", create=False) as found:
+        assert found.content() == undisturbed(tmp_path / "local.sqlite")
+    assert figures(on_ray("cpu")(batches()[:1]))
 
-    process = start(disturbed, "--executor", "ray")  # stopped as soon as there is something in the store
-    at_work(process)
+
+def test_ctrl_c_leaves_no_cluster_behind_and_loses_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    process = start(tmp_path / "ray.sqlite")
     assert process.stderr is not None
-    assert "trainings" in process.stderr.readline()
-    everyone = family(process)
+    line = process.stderr.readline()
+    assert "trainings," in line
+    everyone = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert said.splitlines()[-1] == "asgnn: Interrupted; whatever was already written is kept."
     assert "Traceback" not in said
     assert gone(everyone)
-
-    process = start(disturbed, "--executor", "ray")  # of which a worker is killed in the middle of a batch
-    for victim in at_work(process)[:1]:
-        victim.kill()
-    printed, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
-    assert "Kept in" in printed
-    assert all("trainings," in line for line in said.splitlines()), said  # nothing but the progress
-    assert content(disturbed) == content(undisturbed)
+    with Store.open(tmp_path / "ray.sqlite", create=False) as found:
+        assert found.summary().trainings >= int(line.split("/")[0])
+    assert undisturbed(tmp_path / "ray.sqlite") == undisturbed(tmp_path / "local.sqlite")
