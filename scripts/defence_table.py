@@ -26,6 +26,7 @@ from asgnn.training import RECIPES
 
 RECORD = Path(__file__).parents[1] / "docs" / "records" / "defences.json"
 BENCH_RECORD = RECORD.with_name("bench-defences.json")
+PEER_RECORD = BENCH_RECORD.with_name("peer-accuracy.json")  # of benchmarks/accuracies.py
 PAGE = Path(__file__).parents[1] / "docs" / "defences.md"
 TRIALS = 10
 RATES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
@@ -92,7 +93,7 @@ def measure(device: str, only: list[str]) -> None:
 
 def tables() -> dict[str, list[str]]:
     """The tables of docs/defences.md, which a test holds to the record."""
-    found = kept()
+    found, peer = kept(), json.loads(PEER_RECORD.read_text())["cells"]
     out = {
         "published": [
             f"| model, graph | | {' | '.join(f'{rate:.0%}' for rate in RATES)} |",
@@ -102,18 +103,18 @@ def tables() -> dict[str, list[str]]:
     for model, graphs in PUBLISHED.items():
         for dataset, (source, figures) in graphs.items():
             ours = [find(found, _cell(model, dataset, rate)) for rate in RATES]
-            shown = " | ".join(
-                "–" if one is None else f"{one['test_mean']:.1f} ± {one['test_std']:.1f}" for one in ours
-            )
             gaps = " | ".join(
                 "–" if one is None else f"{one['test_mean'] - figure:+.1f}"
                 for one, figure in zip(ours, figures, strict=True)
             )
+            peers = [find(peer, _cell(model, dataset, rate)) for rate in RATES]
             out["published"] += [
                 f"| {model}, {dataset} | {source} | {' | '.join(f'{figure:.1f}' for figure in figures)} |",
-                f"| | here | {shown} |",
+                f"| | here | {_row(ours)} |",
                 f"| | difference | {gaps} |",
             ]
+            if any(peers):
+                out["published"].append(f"| | DeepRobust's code | {_row(peers)} |")
     heads = [f"{dataset}, {rate:.0%}" for dataset in GRAPHS for rate in (0.0, 0.25)]
     out["all"] = [f"| model | {' | '.join(heads)} |", f"|:--|{'--:|' * len(heads)}"]
     for model in RECIPES:
@@ -124,6 +125,10 @@ def tables() -> dict[str, list[str]]:
             )
     out["speed"] = speed(json.loads(BENCH_RECORD.read_text()))
     return out
+
+
+def _row(found: list[dict[str, Any] | None]) -> str:
+    return " | ".join("–" if one is None else f"{one['test_mean']:.1f} ± {one['test_std']:.1f}" for one in found)
 
 
 def speed(record: dict[str, Any]) -> list[str]:

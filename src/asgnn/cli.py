@@ -1,4 +1,4 @@
-"""The command line: asgnn demo | datasets | train | attack | reproduce | store."""
+"""The command line: asgnn demo | datasets | train | attack | reproduce | report | store."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, DataUnavailable, 
 from asgnn.experiments import Cell, Record, run_cell
 from asgnn.experiments.attack import METHODS, AttackSpec, keep_attack, parse_settings
 from asgnn.experiments.demo import run_demo
+from asgnn.experiments.report import FORMATS, write_report
 from asgnn.experiments.reproduce import Engine, plan
 from asgnn.experiments.run import ATTACKS, default_split
 from asgnn.experiments.spec import load_spec
@@ -45,6 +46,7 @@ err = Console(stderr=True)
 
 EXIT_CODES: dict[type[BaseException], int] = {ConfigError: 2, GraphError: 3, DataUnavailable: 3, DataCorrupt: 3}
 INTERRUPTED = 130
+RESULTS = Path("runs/results.sqlite")  # where reproduce keeps, and report reads, unless told otherwise
 STOPPED = "Interrupted; whatever was already written is kept."
 # typer brings a click of its own in some releases and uses the public one in others: take the class from typer itself
 UsageProblem = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -325,7 +327,7 @@ def reproduce(
     ] = (SearchName.paper),
     store_path: Annotated[
         Path, typer.Option("--store", help="The file that results are kept in, and taken from.")
-    ] = Path("runs/results.sqlite"),
+    ] = RESULTS,
     executor: Annotated[ExecutorName, typer.Option(help="Where batches are trained.")] = ExecutorName.local,
     address: Annotated[str | None, typer.Option(help="Of a running Ray cluster; by default one is started here.")] = (
         None
@@ -408,7 +410,7 @@ def _show_choices(kept: Store, choices: list[Choice]) -> None:
     """Cells of tables, each beside the paper's."""
     for (name, case), cell in groupby(choices, key=lambda choice: (choice.table, choice.case)):
         spec = load_spec(name)
-        table = Table(title=f"{spec.title}: {case.dataset}, {case.rate:g} {spec.unit}")
+        table = Table(title=f"{spec.title}: {case.dataset}, {spec.column(case.rate)} {spec.unit}")
         for heading in ("model", "chosen by", "settings tried", "ours", "the paper's"):
             table.add_column(heading, justify="left" if heading in ("model", "chosen by") else "right")
         for choice in cell:
@@ -422,6 +424,18 @@ def _show_choices(kept: Store, choices: list[Choice]) -> None:
 
 def _mean(mean: float | None, deviation: float | None) -> str:
     return "" if mean is None else f"{mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+
+
+@app.command()
+def report(
+    path: Annotated[Path, typer.Argument(metavar="STORE", help="A file of results.")] = RESULTS,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")] = Path("runs/report"),
+    formats: Annotated[str, typer.Option("--format", help="Which of them, with commas.")] = ",".join(FORMATS),
+) -> None:
+    """Write what a store holds beside the paper's figures: one page for a browser, Markdown and LaTeX."""
+    with Store.open(path, create=False) as found:
+        written = write_report(found, output, formats.replace(",", " ").split())
+    out.print(f"Written: {', '.join(str(path) for path in written)}", soft_wrap=True)
 
 
 @store.command("show")
@@ -452,13 +466,16 @@ def show_store(
 def merge_stores(
     into: Annotated[Path, typer.Argument(metavar="INTO", help="The store that grows; made if it is not there.")],
     sources: Annotated[list[Path], typer.Argument(metavar="FROM...", help="Stores that stay as they are.")],
+    reported: Annotated[
+        bool, typer.Option(help="Only the trainings that stand in a table, without the searches before them.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Take over from other stores what one does not have; where both have a record, that of INTO stays."""
     for path in sources:  # all of them before anything is written
         Store.open(path, create=False).close()
     with Store.open(into) as target:
-        merged = [(path, target.merge(path)) for path in sources]
+        merged = [(path, target.merge(path, reported=reported)) for path in sources]
         target.vacuum()
     if as_json:
         typer.echo(json.dumps([{"from": str(path), **asdict(counts)} for path, counts in merged]))

@@ -557,6 +557,16 @@ def test_merge(tmp_path: Path) -> None:
         assert here.content() == content
 
 
+def test_merge_of_what_is_reported(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "here") as here, Store.open(tmp_path / "there") as there:
+        there.add(outcome(seed) for seed in range(6))
+        there.add_choices([replace(choice(), trainings=(outcome(4).training.key, outcome(1).training.key))])
+        found = here.merge(there.path, reported=True)
+        assert found.trainings == Counts(new=2)
+        assert found.choices == Counts(new=1)
+        assert sorted(one.training.seed for one in here.outcomes()) == [1, 4]
+
+
 def test_merged_in_any_order_stores_without_conflicts_are_equal(tmp_path: Path) -> None:
     for name, seeds in (("a", range(5)), ("b", range(3, 9))):
         with Store.open(tmp_path / name) as store:

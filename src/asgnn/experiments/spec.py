@@ -78,6 +78,11 @@ class Spec:
         clean = rate == 0 and "nettack" not in attack
         return Case(dataset, None if clean else attack, rate, split)
 
+    def column(self, rate: float) -> str:
+        """A rate for people: a share of the edges, or flips for each target."""
+        targeted = any("nettack" in attack for attack, _ in self.attacks.values())
+        return f"{rate:g}" if targeted else f"{rate:.0%}"
+
     def row(self, name: str) -> Row:
         for row in self.rows:
             if row.name == name:

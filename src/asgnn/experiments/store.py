@@ -198,8 +198,11 @@ class Store:
 
     # --- the whole ---
 
-    def merge(self, other: str | Path) -> Merged:
-        """Take over what another store has and this one has not, all of it or nothing; what is here stays as it is."""
+    def merge(self, other: str | Path, *, reported: bool = False) -> Merged:
+        """Take over what another store has and this one has not, all of it or nothing; what is here stays as it is.
+
+        With ``reported`` only those trainings that stand in a cell of a table, without the searches before them.
+        """
         other = Path(other)
         if other.exists() and other.samefile(self.path):
             raise ConfigError(f"{other} cannot be merged into itself.")
@@ -209,7 +212,7 @@ class Store:
             attacks = {one.key: one for one in self._attacks()}
             return Merged(
                 trainings=_take(
-                    source.outcomes(),
+                    source._reported() if reported else source.outcomes(),
                     lambda one: next(iter(self.get([one.training.key]).values()), None),
                     _measured,
                     self._put,
@@ -223,6 +226,9 @@ class Store:
                 ),
                 attacks=_take(source._attacks(), lambda one: attacks.get(one.key), _digest, self._put_attack),
             )
+
+    def _reported(self) -> Iterable[Outcome]:
+        return self.get(sorted({key for choice in self.choices() for key in choice.trainings})).values()
 
     def vacuum(self) -> None:
         """Write the file anew without gaps, which records that came in the order of their making leave between them."""

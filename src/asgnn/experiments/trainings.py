@@ -141,8 +141,9 @@ class Series:
     Attributes:
         training: the key of the training.
         kind: "objective" (content: "trained", the number of layers it was trained with, and "terms", a list with the
-            value of each term by name after each layer) or "weights" (content: "clean" and "added", each a list with
-            the quantiles "q05", "q25", "q50", "q75", "q95" and the "mean" of the edges' weights after each layer).
+            value of each term by name at the start and after each layer) or "weights" (content: "clean" and "added",
+            each a list with the quantiles "q05", "q25", "q50", "q75", "q95" and the "mean" of the edges' weights at
+            the start and after each layer; no "added" where there are none).
         content: numbers and lists of them, by name.
     """
 

@@ -1,0 +1,500 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const byId = (id) => document.getElementById(id);
+  const state = { table: "", dataset: "", metric: "", rule: "", filter: "", hidden: new Set(), graph: {}, sort: {}, paper: false };
+
+  // --- elements: text is only ever set as text ------------------------------------------------------------------
+
+  function make(space, tag, attributes, children) {
+    const element = document.createElementNS(space, tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (value === true) element.setAttribute(name, "");
+      else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+    }
+    element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+    return element;
+  }
+  const h = (tag, attributes, ...children) => make("http://www.w3.org/1999/xhtml", tag, attributes, children);
+  const s = (tag, attributes, ...children) => make("http://www.w3.org/2000/svg", tag, attributes, children);
+
+  // --- numbers as text ------------------------------------------------------------------------------------------
+
+  const fixed = (value, digits) => value === null ? "not a number" : value.toFixed(digits).replace("-", "−");
+  const signed = (value, digits) => value === null ? "not a number" : (value >= 0 ? "+" : "") + fixed(value, digits);
+  const figure = ([mean, std], digits) => fixed(mean, digits) + (mean === null || std === null ? "" : ` ± ${std.toFixed(digits)}`);
+  const short = (value) => value === null ? "not a number" : Number(value.toPrecision(4)).toString().replace("-", "−");
+  const shownP = ({ p, fair }) => (p === null ? "p not defined" : p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`) + (fair ? "" : ", searches differ");
+  const settingsText = (settings) => Object.entries(settings).map(([name, value]) => `${name} = ${value}`).join(", ") || "those of the recipe";
+  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  function duration(seconds) {
+    if (seconds < 120) return `${seconds.toFixed(1)} s`;
+    return seconds < 7200 ? `${(seconds / 60).toFixed(1)} min` : `${(seconds / 3600).toFixed(1)} h`;
+  }
+
+  // --- what is shown --------------------------------------------------------------------------------------------
+
+  const table = () => data.tables.find((one) => one.name === state.table);
+  const line = (row, dataset = state.dataset) => table().cells[state.rule][dataset][row.name];
+  const wanted = (text) => state.filter.toLowerCase().split(/\s+/).every((word) => text.toLowerCase().includes(word));
+  const measured = (one, dataset) => Object.values(one.cells).some((of) => Object.values(of[dataset]).flat().some((cell) => cell.ours));
+
+  // A row and its frozen twin share a colour and a marker; the twin is dashed and hollow. Equal in every table.
+  const looks = {};
+  for (const row of data.tables.flatMap((one) => one.rows)) {
+    if (row.name in looks) continue;
+    const colour = new Set(Object.values(looks).map((look) => look.colour)).size % 8;
+    looks[row.name] = { colour, strong: Boolean(row.twin), frozen: false };
+    if (row.twin) looks[row.twin] = { colour, strong: false, frozen: true };
+  }
+
+  function options(select, entries, chosen) {
+    select.replaceChildren(...entries.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
+  }
+
+  /** Keeps what was chosen where it is still possible, and takes the first possible otherwise. */
+  function settle() {
+    const pick = (name, possible) => { if (!possible.includes(state[name])) state[name] = possible[0]; };
+    const names = data.tables.map((one) => one.name);
+    const full = data.tables.filter((one) => one.datasets.some((dataset) => measured(one, dataset))).map((one) => one.name);
+    if (!names.includes(state.table)) state.table = full[0] || names[0];
+    const { datasets, figure: own, rules, cells } = table();
+    if (!datasets.includes(state.dataset)) state.dataset = datasets.find((dataset) => measured(table(), dataset)) || datasets[0];
+    pick("rule", rules.map((rule) => rule.name));
+    const found = new Set(Object.values(cells[state.rule]).flatMap((of) => Object.values(of).flat()).flatMap((cell) => Object.keys(cell.ours || {})));
+    const metrics = [own, ...Object.keys(data.metrics).filter((name) => name !== own && found.has(name))];
+    pick("metric", metrics);
+    options(byId("table"), data.tables.map((one) => [one.name, one.title]), state.table);
+    options(byId("dataset"), datasets.map((name) => [name, name]), state.dataset);
+    options(byId("metric"), metrics.map((name) => [name, data.metrics[name].label]), state.metric);
+    options(byId("rule"), rules.map((rule) => [rule.name, rule.name]), state.rule);
+    byId("rule-label").hidden = rules.length < 2;
+  }
+
+  // --- tables ---------------------------------------------------------------------------------------------------
+
+  /** columns: {label, kind: "text" | "number" | "prose"}; rows: lists of {text or node, value}; the first is the heading. */
+  function drawTable(id, caption, columns, rows, empty) {
+    const place = byId(id);
+    const shown = rows.filter((row) => wanted(row[0].find || row[0].text));
+    if (!shown.length) {
+      place.replaceChildren(h("p", { class: "empty" }, rows.length ? `No model here has “${state.filter}” in its name.` : empty));
+      return;
+    }
+    const sort = state.sort[id];
+    if (sort && columns[sort.column]) {
+      const of = (row) => row[sort.column].value ?? row[sort.column].text;
+      shown.sort((a, b) => {
+        const [x, y] = [of(a), of(b)];
+        if (x === null || y === null || x === "" || y === "") return (y !== null && y !== "") - (x !== null && x !== "");  // what is missing comes last
+        return sort.sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
+      });
+    }
+    function turn(column) {
+      const first = columns[column].kind === "number" ? -1 : 1;
+      if (!sort || sort.column !== column) state.sort[id] = { column, sign: first };
+      else if (sort.sign === first) state.sort[id] = { column, sign: -first };
+      else delete state.sort[id];
+      render();
+      byId(id).querySelectorAll(".sort")[column].focus({ preventScroll: true });
+    }
+    const heads = columns.map(({ label, kind }, column) => {
+      const order = sort && sort.column === column ? (sort.sign > 0 ? "ascending" : "descending") : null;
+      const button = h("button", { type: "button", class: "sort", onclick: () => turn(column) }, label);
+      return h("th", { scope: "col", class: kind === "number" ? null : "text", "aria-sort": order }, button);
+    });
+    const cell = (entry, column) => entry.node
+      || h("td", { class: columns[column].kind === "number" ? null : columns[column].kind }, entry.text);
+    const body = shown.map(([first, ...rest]) => h("tr", {}, h("th", { scope: "row" }, first.text), rest.map((entry, i) => cell(entry, i + 1))));
+    const whole = h("table", {}, h("caption", {}, h("span", {}, caption)), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body));
+    const before = place.firstElementChild ? place.firstElementChild.scrollLeft : 0;
+    place.replaceChildren(h("div", { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" }, whole));
+    place.firstElementChild.scrollLeft = before;
+  }
+
+  const change = (difference, better, digits) => h("span", { class: `below ${better * difference > 0 ? "up" : better * difference < 0 ? "down" : ""}` }, signed(difference, digits));
+
+  function drawResults() {
+    const { title, rates, rows, unit, figure: own, rules } = table();
+    const { digits, better, label } = data.metrics[state.metric];
+    const rule = rules.find((one) => one.name === state.rule).label;
+    byId("results-title").textContent = title;
+    byId("results-note").textContent = state.metric === own ? "" : "The paper gives no such figures, so this metric has ours alone.";
+    const body = rows.map((row) => {
+      const cells = line(row);
+      const ours = cells.filter((cell) => cell.ours);
+      const entries = cells.map((cell, i) => {
+        const found = cell.ours && cell.ours[state.metric];
+        const paper = state.metric === own && cell.paper;
+        if (!found) return {
+          value: paper ? paper[0] : null,
+          node: paper ? h("td", { class: "paper-only" }, h("span", { class: "tag" }, "paper"), figure(paper, digits)) : h("td", { class: "empty" }, "–"),
+        };
+        const mark = ["", "best", "second"][found[2]];
+        const button = h("button", { type: "button", class: "cell", onclick: () => showDetail(row, i) },
+          h("span", { class: "ours" }, fixed(found[0], digits), found[1] === null ? null : h("span", { class: "std" }, ` ± ${found[1].toFixed(digits)}`),
+            mark ? h("span", { class: "hide" }, mark === "best" ? " best" : " second best") : null),
+          paper ? h("span", { class: "below" }, `paper ${figure(paper, digits)}`) : null,
+          paper ? change(cell.difference, better, digits) : null);
+        return { value: found[0], node: h("td", { class: `figure ${mark}` }, button) };
+      });
+      const trials = ours.map((cell) => cell.trials), tried = ours.map((cell) => cell.tried);
+      const range = (counts) => counts.length ? [...new Set([Math.min(...counts), Math.max(...counts)])].join(" to ") : "";
+      const searches = [...new Set(ours.map((cell) => cell.search))].join(", ");
+      return [{ text: row.label, find: `${row.label} ${row.name}` }, ...entries,
+        { text: range(trials), value: trials.length ? Math.min(...trials) : null },
+        { node: h("td", {}, range(tried), tried.length && searches !== "none" ? h("span", { class: "below" }, ` ${searches} search`) : null), value: tried.length ? Math.max(...tried) : null }];
+    });
+    const number = (text) => ({ label: text, kind: "number" });
+    drawTable("results-table", `${state.dataset}: ${label}, mean ± sample standard deviation; ${rule}. Columns: ${unit}.`,
+      [{ label: "model", kind: "text" }, ...rates.map(number), number("trials"), number("tried")], body, "");
+  }
+
+  function drawAdded() {
+    const { rates, rows, figure: own } = table();
+    const { digits, better, label } = data.metrics[own];
+    const body = rows.filter((row) => row.twin && line(row).some((cell) => cell.added)).map((row) => [
+      { text: row.label, find: `${row.label} ${row.name}` },
+      ...line(row).map(({ added }) => added
+        ? { value: added.difference, node: h("td", { title: `${added.trials} trials` }, change(added.difference, better, digits), h("span", { class: "below" }, ` ${shownP(added)}`)) }
+        : { value: null, text: "" }),
+    ]);
+    drawTable("added-table", `${state.dataset}: difference in ${label}.`,
+      [{ label: "model", kind: "text" }, ...rates.map((rate) => ({ label: rate, kind: "number" }))], body,
+      "The store has no model and frozen twin with equal seeds here.");
+  }
+
+  function showDetail(row, i) {
+    const { rates, unit } = table();
+    const cell = line(row)[i];
+    const entries = [
+      ["settings", settingsText(cell.settings)],
+      ["chosen", cell.search === "none" ? "nothing was searched" : `by ${cell.rule}, between ${cell.tried} settings of the ${cell.search} search`],
+      ["trials", cell.trials === cell.wanted ? `${cell.trials}` : `${cell.trials}; the store lacks ${cell.wanted - cell.trials} of ${cell.wanted}`],
+      ...Object.entries(cell.ours).map(([name, found]) => [data.metrics[name].label, figure(found, data.metrics[name].digits)]),
+      ...(cell.added ? [["adaptivity adds", `${signed(cell.added.difference, data.metrics[table().figure].digits)}, ${shownP(cell.added)}, ${cell.added.trials} trials`]] : []),
+      ["time of these trials", duration(cell.seconds)],
+      ["machine, version", cell.machines.join("; ")],
+    ];
+    byId("detail-title").textContent = `${row.label}, ${state.dataset}, ${rates[i]} ${unit}`;
+    byId("detail-list").replaceChildren(...entries.flatMap(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]));
+    byId("detail").showModal();
+    byId("detail-title").focus();  // not the button at the end, which would scroll a long one down
+  }
+
+  function drawLower() {
+    const names = ["model", "table", "dataset", "rate", "rule", "ours", "paper", "difference", "explanation"];
+    const kinds = ["text", "text", "text", "number", "text", "number", "number", "number", "prose"];
+    const body = data.lower.map((one) => [
+      { text: one.row }, { text: one.table }, { text: one.dataset }, { text: one.rate, value: one.position }, { text: one.rule },
+      { text: figure(one.ours, one.digits), value: one.ours[0] }, { text: figure(one.paper, one.digits), value: one.paper[0] },
+      { text: signed(one.difference, one.digits), value: one.difference }, { text: one.explanation },
+    ]);
+    drawTable("lower-table", `${data.lower.length} cells of all tables and datasets`, names.map((label, i) => ({ label, kind: kinds[i] })), body, "There is no such cell.");
+  }
+
+  function drawSettings() {
+    const { rates, rows, positions } = table();
+    const body = rows.flatMap((row) => line(row).map((cell, i) => [cell, i]).filter(([cell]) => cell.ours).map(([cell, i]) => [
+      { text: row.label, find: `${row.label} ${row.name}` }, { text: rates[i], value: positions[i] }, { text: settingsText(cell.settings) },
+      { text: cell.search }, { text: `${cell.tried}`, value: cell.tried }, { text: duration(cell.seconds), value: cell.seconds },
+    ]));
+    drawTable("settings-table", `${state.dataset}; ${table().rules.find((rule) => rule.name === state.rule).label}`, [
+      { label: "model", kind: "text" }, { label: "rate", kind: "number" }, { label: "settings", kind: "prose" },
+      { label: "search", kind: "text" }, { label: "tried", kind: "number" }, { label: "time of the trials", kind: "number" },
+    ], body, "The store has no cell of this dataset.");
+  }
+
+  function drawMachines() {
+    const keep = state.filter;
+    state.filter = "";  // machines are no models
+    const body = data.machines.map((one) => [
+      { text: one.machine }, { text: one.version }, { text: `${one.trainings}`, value: one.trainings }, { text: duration(one.seconds), value: one.seconds },
+    ]);
+    const total = data.machines.reduce((sum, one) => sum + one.seconds, 0);
+    drawTable("machines-table", `Together ${duration(total)}`, [
+      { label: "machine", kind: "text" }, { label: "code version", kind: "text" }, { label: "trainings", kind: "number" }, { label: "time", kind: "number" },
+    ], body, "");
+    state.filter = keep;
+  }
+
+  // --- charts ---------------------------------------------------------------------------------------------------
+
+  function ticks(low, high, count) {
+    const rough = (high - low) / count || 1;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+    const found = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) found.push(Number((i * step).toPrecision(12)));
+    return found;
+  }
+
+  const MARKERS = [
+    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0", "M-3.5,-3.5h7v7h-7z", "M0,-4.5l4.2,7.5h-8.4z", "M0,-5l5,5l-5,5l-5,-5z",
+    "M0,4.5l4.2,-7.5h-8.4z", "M-4,-1.5h2.5v-2.5h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5z", "M-4.5,-1.5l4.5,-3.5l4.5,3.5l-1.8,5.5h-5.4z", "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0",
+  ];
+  const colour = (look) => `var(--c${look.colour})`;
+  const strokeOf = (look) => `stroke:${colour(look)};stroke-width:${look.strong ? 3 : 1.6}${look.frozen ? ";stroke-dasharray:6 4" : look.dotted ? ";stroke-dasharray:1 4" : ""}`;
+  const markerOf = (look) => `stroke:${colour(look)};stroke-width:1.4;fill:${look.frozen || look.dotted ? "var(--paper)" : colour(look)}`;
+
+  function legend(entries, group) {
+    const items = entries.map(({ name, label, look }) => h("li", {}, h("button", {
+      type: "button", "aria-pressed": String(!state.hidden.has(`${group}:${name}`)), "data-name": name,
+      onclick: (event) => {
+        const key = `${group}:${name}`;
+        if (!state.hidden.delete(key)) state.hidden.add(key);
+        const list = event.currentTarget.closest("[id]").id;
+        render();
+        const again = byId(list)?.querySelector(`.legend button[data-name="${CSS.escape(name)}"]`);
+        if (again) again.focus({ preventScroll: true });
+      },
+    }, s("svg", { viewBox: "-15 -6 30 12", "aria-hidden": "true" },
+      s("path", { d: "M-15,0H15", style: strokeOf(look) }), look.plain ? null : s("path", { d: MARKERS[look.colour], style: markerOf(look) })), label)));
+    return h("ul", { class: "legend" }, items);
+  }
+
+  /** Axes, and the hover: the column nearest to the pointer or chosen with the arrow keys, told by ``tell(i)``. */
+  function frame({ caption, note, xs, xLabels, xTitle, yTitle, low, high, height, width, band, tell, describe }) {
+    const pad = (high - low || Math.abs(high) || 1) * 0.06;
+    const yTicks = ticks(low - pad, high + pad, height > 240 ? 6 : 4);
+    const bottom = Math.min(low - pad, yTicks[0] ?? low), top = Math.max(high + pad, yTicks[yTicks.length - 1] ?? high);
+    const texts = yTicks.map((value) => short(value));
+    const left = (yTitle ? 26 : 10) + 7 * Math.max(...texts.map((text) => text.length), 1), right = 12, above = 8, below = 40;
+    const inset = band ? (width - left - right) / xs.length / 2 : 8;
+    const [first, last] = [xs[0], xs[xs.length - 1]];
+    const x = (value) => last === first ? (left + width - right) / 2 : left + inset + (value - first) / (last - first) * (width - left - right - 2 * inset);
+    const y = (value) => above + (top - value) / (top - bottom) * (height - above - below);
+    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: "0", "aria-label": describe });
+    yTicks.forEach((value, i) => svg.append(
+      s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
+      s("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, texts[i])));
+    xLabels.forEach(([value, text]) => svg.append(s("text", { x: x(value), y: height - below + 18, "text-anchor": "middle" }, text)));
+    svg.append(s("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, xTitle));
+    if (yTitle) svg.append(s("text", { transform: `translate(11 ${(above + height - below) / 2}) rotate(-90)`, "text-anchor": "middle" }, yTitle));
+    const guide = s("line", { class: "guide", y1: above, y2: height - below, visibility: "hidden" });
+    const tip = h("div", { class: "tip", role: "status", hidden: true });
+    svg.append(guide);
+    let at = -1;
+    const leave = () => { at = -1; tip.hidden = true; guide.setAttribute("visibility", "hidden"); };
+    function show(i) {
+      at = i;
+      const rows = tell(i);
+      if (!rows.length) { leave(); return; }
+      guide.setAttribute("visibility", "visible");
+      guide.setAttribute("x1", x(xs[i]));
+      guide.setAttribute("x2", x(xs[i]));
+      const [head, ...rest] = rows;
+      tip.replaceChildren(h("strong", {}, head), ...rest.map(({ look, label, text }) => h("div", {},
+        h("span", {}, h("span", { class: "swatch", style: `background:${colour(look)}` }), label), h("span", {}, text))));
+      tip.hidden = false;
+      const box = svg.getBoundingClientRect(), around = svg.parentElement.getBoundingClientRect();
+      const px = x(xs[i]) / width * box.width, room = around.width;
+      tip.style.left = `${Math.max(0, px + tip.offsetWidth + 14 > room ? px - tip.offsetWidth - 10 : px + 12)}px`;
+      tip.style.top = `${box.top - around.top + above}px`;
+    }
+    const nearest = (event) => {
+      const box = svg.getBoundingClientRect();
+      const px = (event.clientX - box.left) / box.width * width;
+      return xs.reduce((best, value, i) => Math.abs(x(value) - px) < Math.abs(x(xs[best]) - px) ? i : best, 0);
+    };
+    svg.addEventListener("pointermove", (event) => show(nearest(event)));
+    svg.addEventListener("pointerdown", (event) => show(nearest(event)));
+    svg.addEventListener("pointerleave", leave);
+    svg.addEventListener("blur", leave);
+    svg.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (step) { event.preventDefault(); show(at < 0 ? (step > 0 ? 0 : xs.length - 1) : Math.min(xs.length - 1, Math.max(0, at + step))); }
+      if (event.key === "Escape") leave();
+    });
+    const whole = h("figure", {}, caption ? h("figcaption", {}, caption, note ? h("small", {}, ` ${note}`) : null) : null, svg, tip);
+    return { whole, svg, x, y, bounds: { above, base: height - below, left, right: width - right } };
+  }
+
+  /** lines: {name, label, look, values, bands: [{low, high, opacity}], text(i)}; a value that is null breaks the line. */
+  function lineChart({ lines, mark, ...axes }) {
+    const all = lines.flatMap(({ values, bands }) => [...values, ...bands.flatMap(({ low, high }) => [...low, ...high])]).filter((value) => value !== null);
+    if (!all.length) return null;
+    const { xs } = axes;
+    const tell = (i) => {
+      const here = lines.filter(({ values }) => values[i] !== null && values[i] !== undefined).sort((a, b) => b.values[i] - a.values[i]);
+      return here.length ? [axes.head(i), ...here.map((one) => ({ look: one.look, label: one.label, text: one.text(i) }))] : [];
+    };
+    const { whole, svg, x, y, bounds } = frame({ ...axes, low: Math.min(...all), high: Math.max(...all), tell,
+      describe: `${axes.yTitle} against ${axes.xTitle}: ${lines.map(({ label }) => label).join("; ")}. Arrow keys tell the values.` });
+    if (mark && mark.at >= xs[0] && mark.at <= xs[xs.length - 1]) {
+      const flip = x(mark.at) > (bounds.left + bounds.right) / 2;
+      svg.append(s("line", { class: "trained", x1: x(mark.at), x2: x(mark.at), y1: bounds.above, y2: bounds.base }),
+        s("text", { x: x(mark.at) + (flip ? -5 : 5), y: bounds.above + 10, "text-anchor": flip ? "end" : "start" }, mark.label));
+    }
+    const runs = (values) => values.reduce((found, value, i) => {
+      if (value === null || value === undefined) found.push([]); else found[found.length - 1].push(i);
+      return found;
+    }, [[]]).filter((run) => run.length);
+    const point = (i, value) => `${x(xs[i]).toFixed(1)},${y(value).toFixed(1)}`;
+    for (const { look, bands } of lines) for (const { low, high, opacity } of bands) for (const run of runs(low)) {
+      const outline = [...run.map((i) => point(i, high[i])), ...[...run].reverse().map((i) => point(i, low[i]))];
+      svg.append(s("path", { class: "band", d: `M${outline.join("L")}Z`, style: `fill:${colour(look)};opacity:${opacity}` }));
+    }
+    for (const { look, values, name } of lines) for (const run of runs(values)) {
+      svg.append(s("path", { class: "curve", "data-name": name, d: `M${run.map((i) => point(i, values[i])).join("L")}`, style: strokeOf(look) }));
+      if (!look.plain) svg.append(...run.map((i) => s("path", { d: MARKERS[look.colour], transform: `translate(${point(i, values[i])})`, style: markerOf(look) })));
+    }
+    return whole;
+  }
+
+  const hiddenIn = (group) => (one) => !state.hidden.has(`${group}:${one.name}`);
+  const widthOf = (element, least) => Math.max(least, element.clientWidth || 640);
+  /** As many columns as fit, each at least so wide: as CSS, and the width of one. */
+  function layout(place, least, most) {
+    const count = Math.max(1, Math.min(most, Math.floor((place.clientWidth + 24) / (least + 24))));
+    return [`repeat(${count}, minmax(0, 1fr))`, Math.max(260, (place.clientWidth - 24 * (count - 1)) / count)];
+  }
+  const nothing = (text) => h("p", { class: "empty" }, text);
+
+  function curvesOf(dataset, paper) {
+    const { rows, figure: own } = table();
+    const { digits } = data.metrics[state.metric];
+    return rows.flatMap((row) => {
+      const cells = line(row, dataset), look = looks[row.name];
+      const ours = cells.map((cell) => cell.ours && cell.ours[state.metric] || [null, null]);
+      const edge = (sign) => ours.map(([middle, std]) => middle === null ? null : middle + sign * (std || 0));
+      const found = [{ name: row.name, label: row.label, look, values: ours.map(([middle]) => middle),
+        bands: [{ low: edge(-1), high: edge(1), opacity: look.strong ? 0.16 : 0.09 }], text: (i) => figure(ours[i], digits) }];
+      if (paper && state.metric === own && cells.some((cell) => cell.paper)) found.push({
+        name: row.name, label: `${row.label}, paper`, look: { ...look, strong: false, frozen: false, dotted: true },
+        values: cells.map((cell) => cell.paper ? cell.paper[0] : null), bands: [], text: (i) => figure(cells[i].paper, digits) });
+      return found.filter(({ values }) => values.some((value) => value !== null));
+    });
+  }
+
+  function drawCurves() {
+    const { rates, positions, unit, datasets, rows } = table();
+    const { label } = data.metrics[state.metric];
+    const axes = { xs: positions, xLabels: positions.map((at, i) => [at, rates[i]]), xTitle: unit, yTitle: label, head: (i) => `${rates[i]} ${unit}` };
+    const visible = hiddenIn("rows");
+    const place = byId("curves"), small = byId("curves-all");
+    const lines = curvesOf(state.dataset, state.paper);
+    const names = rows.filter((row) => lines.some(({ name }) => name === row.name)).map((row) => ({ name: row.name, label: row.label, look: looks[row.name] }));
+    const width = widthOf(place, 280);
+    const chart = lineChart({ ...axes, lines: lines.filter(visible), width, height: width < 500 ? 300 : 420, caption: state.dataset });
+    place.replaceChildren(...(lines.length ? [legend(names, "rows"), chart || nothing("Every line is hidden.")] : [nothing("The store has no such figure of this dataset.")]));
+    const others = datasets.filter((dataset) => dataset !== state.dataset);
+    const [columns, room] = layout(small, 300, others.length);
+    small.replaceChildren(...others.map((dataset) => lineChart({ ...axes, yTitle: "", lines: curvesOf(dataset, state.paper).filter(visible), width: room, height: 220, caption: dataset })).filter(Boolean));
+    small.style.gridTemplateColumns = columns;
+  }
+
+  function drawLayers(kind, draw, empty) {
+    const place = byId(kind);
+    const found = data.layers.filter((one) => one.kind === kind && one.dataset === state.dataset);
+    const graphs = [...new Set(found.map((one) => one.graph))];
+    if (!graphs.includes(state.graph[kind])) state.graph[kind] = graphs[graphs.length - 1];
+    if (!found.length) { place.replaceChildren(nothing(empty)); return; }
+    const select = h("select", { onchange: (event) => { state.graph[kind] = event.target.value; render(); byId(kind).querySelector("select").focus(); } });
+    options(select, graphs.map((graph) => [graph, graph]), state.graph[kind]);
+    const shown = found.filter((one) => one.graph === state.graph[kind]);
+    const [columns, width] = layout(place, 420, Math.min(2, shown.length));
+    place.style.gridTemplateColumns = columns;
+    const { entries, charts } = draw(shown, width);
+    const head = h("div", { class: "pick" }, h("label", {}, "Graph ", select));
+    const keys = h("div", { class: "pick", id: `${kind}-legend` }, legend(entries, kind));
+    place.replaceChildren(...(graphs.length > 1 ? [head] : []), keys, ...charts.filter(Boolean));
+  }
+
+  const layerAxes = (count) => {
+    const xs = Array.from({ length: count }, (_, i) => i);  // 0 is the start
+    return { xs, xLabels: ticks(0, count - 1, 8).filter(Number.isInteger).map((at) => [at, `${at}`]), xTitle: "layer", head: (i) => i ? `after layer ${i}` : "at the start" };
+  };
+  const trialsText = (count) => count === 1 ? "one trial" : `mean of ${count} trials`;
+
+  function drawObjective() {
+    const names = ["total", ...new Set(data.layers.filter((one) => one.kind === "objective").flatMap((one) => Object.keys(one.lines.terms)).filter((name) => name !== "total"))];
+    const looksOf = Object.fromEntries(names.map((name, i) => [name, { colour: name === "total" ? 7 : (i - 1) % 7, strong: name === "total", plain: true }]));
+    drawLayers("objective", (shown, width) => ({
+      entries: names.map((name) => ({ name, label: name, look: looksOf[name] })),
+      charts: shown.map((one) => {
+        const lines = names.filter((name) => one.lines.terms[name]).map((name) => ({ name, label: name, look: looksOf[name], values: one.lines.terms[name], bands: [], text: (i) => short(one.lines.terms[name][i]) }));
+        return lineChart({ ...layerAxes(one.lines.terms.total.length), lines: lines.filter(hiddenIn("objective")), yTitle: "objective", width, height: 300,
+          caption: one.label, note: trialsText(one.trials), mark: one.trained ? { at: one.trained, label: `trained with ${one.trained}` } : null });
+      }),
+    }), "The store has no objective by layer for this dataset.");
+  }
+
+  function drawWeights() {
+    const parts = [{ name: "clean", label: "edges of the clean graph", look: { colour: 6, strong: true, plain: true } },
+      { name: "added", label: "edges added by the attack", look: { colour: 7, strong: true, plain: true, frozen: true } }];
+    drawLayers("weights", (shown, width) => ({
+      entries: parts,
+      charts: shown.map((one) => {
+        const lines = parts.filter(({ name }) => one.lines[name]).map((part) => {
+          const of = one.lines[part.name];
+          return { ...part, values: of.q50, bands: [{ low: of.q05, high: of.q95, opacity: 0.1 }, { low: of.q25, high: of.q75, opacity: 0.2 }],
+            text: (i) => `${fixed(of.q50[i], 3)} (${fixed(of.q25[i], 3)} to ${fixed(of.q75[i], 3)}), mean ${fixed(of.mean[i], 3)}` };
+        });
+        const count = Math.max(...lines.map(({ values }) => values.length));
+        return lineChart({ ...layerAxes(count), lines: lines.filter(hiddenIn("weights")), yTitle: "edge weight", width, height: 300, caption: one.label, note: trialsText(one.trials) });
+      }),
+    }), "The store has no edge weights by layer for this dataset.");
+  }
+
+  function drawScalars() {
+    const { rows, rates, positions, unit } = table();
+    const place = byId("scalars");
+    const learned = rows.filter((row) => line(row).some((cell) => cell.scalars && Object.keys(cell.scalars).length));
+    const names = [...new Set(learned.flatMap((row) => line(row)).flatMap((cell) => Object.keys(cell.scalars || {})))];
+    if (!names.length) { place.replaceChildren(nothing("No reported trial of this dataset has learned scalars.")); return; }
+    const shown = learned.filter(hiddenIn("scalars"));
+    const [columns, width] = layout(place, 320, 3);
+    const charts = names.map((name) => {
+      const of = (row, i) => (line(row)[i].scalars?.[name] || []).filter((value) => value !== null);
+      const all = shown.flatMap((row) => rates.flatMap((_, i) => of(row, i)));
+      if (!all.length) return null;
+      const tell = (i) => {
+        const here = shown.filter((row) => of(row, i).length);
+        return here.length ? [`${name} at ${rates[i]}`, ...here.map((row) => ({ look: looks[row.name], label: row.label,
+          text: `${short(mean(of(row, i)))} (${short(Math.min(...of(row, i)))} to ${short(Math.max(...of(row, i)))})` }))] : [];
+      };
+      const { whole, svg, x, y, bounds } = frame({ caption: name, xs: positions, xLabels: positions.map((at, i) => [at, rates[i]]), xTitle: unit, yTitle: "", band: true,
+        low: Math.min(...all), high: Math.max(...all), height: 220, width, tell, describe: `The scalar ${name} of each trial against ${unit}. Arrow keys tell the values.` });
+      const slot = (bounds.right - bounds.left) / rates.length * 0.8 / shown.length;
+      shown.forEach((row, r) => rates.forEach((_, i) => {
+        const values = of(row, i), look = looks[row.name], middle = x(positions[i]) + (r - (shown.length - 1) / 2) * slot;
+        if (!values.length) return;
+        svg.append(...values.map((value, k) => s("circle", { class: "dot", r: 2.4, cx: middle + ((k * 7) % 5 - 2) * Math.min(1.6, slot / 8), cy: y(value), style: `${markerOf(look)};stroke-width:1;opacity:.75` })),
+          s("path", { class: "mean", d: `M${middle - slot * 0.4},${y(mean(values))}h${slot * 0.8}`, style: `stroke:${colour(look)};stroke-width:2` }));
+      }));
+      return whole;
+    }).filter(Boolean);
+    place.replaceChildren(legend(learned.map((row) => ({ name: row.name, label: row.label, look: looks[row.name] })), "scalars"),
+      h("div", { class: "charts", style: `grid-template-columns:${columns}` }, charts));
+  }
+
+  // --- the whole ------------------------------------------------------------------------------------------------
+
+  function render() {
+    settle();
+    for (const draw of [drawResults, drawAdded, drawCurves, drawLower, drawObjective, drawWeights, drawScalars, drawSettings, drawMachines]) draw();
+    byId("assumed-of").textContent = table().title;
+    byId("assumed").replaceChildren(...table().assumed.map((text) => h("li", {}, text)));
+    const kept = new URLSearchParams(["table", "dataset", "metric", "rule"].map((name) => [name, state[name]]));
+    try { history.replaceState(null, "", `#${kept}`); } catch { /* a page in a frame may not touch its address */ }
+  }
+
+  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) if (["table", "dataset", "metric", "rule"].includes(name)) state[name] = value;
+  for (const name of ["table", "dataset", "metric", "rule"]) byId(name).addEventListener("change", (event) => {
+    state[name] = event.target.value;
+    if (name === "table") state.metric = "";  // each table starts with the figure that it is about
+    render();
+  });
+  byId("filter").addEventListener("input", (event) => { state.filter = event.target.value.trim(); render(); });
+  byId("curves-paper").addEventListener("change", (event) => { state.paper = event.target.checked; render(); });
+  let width = innerWidth, timer = 0;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;  // a phone's address bar changes the height alone
+    width = innerWidth;
+    clearTimeout(timer);
+    timer = setTimeout(render, 150);
+  });
+  render();
+})();
