@@ -18,7 +18,7 @@ from asgnn.experiments.report.source import Source, Totals
 from asgnn.experiments.spec import TABLES, Spec, load_spec
 from asgnn.experiments.trainings import Choice, Outcome
 
-SEARCHES = ("none", "wide", "paper")  # ever more thorough
+SEARCHES = ("none", "small", "wide", "paper")  # ever more thorough
 EXPLANATIONS = "explanations.toml"
 UNEXPLAINED = "not explained yet"
 SIGNIFICANT = 0.05
