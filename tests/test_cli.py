@@ -511,7 +511,7 @@ def test_reproduce_a_small_table(asgnn: Run, tmp_path: Path) -> None:
     done = asgnn(*words, "--store", str(store))
     assert done.returncode == 0, done.stderr
     assert [line.split(",")[0] for line in done.stderr.splitlines()] == ["1/2 trainings", "2/2 trainings"]
-    assert "cora, 0.25 edges flipped by our Metattack" in " ".join(done.stdout.split())
+    assert "cora, 25% edges flipped by our Metattack" in " ".join(done.stdout.split())
     assert "GCN" in done.stdout
     again = asgnn(*words, "--store", str(store))
     assert (again.returncode, again.stdout, again.stderr) == (0, done.stdout, "")

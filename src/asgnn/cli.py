@@ -358,7 +358,8 @@ def reproduce(
             engine = Engine(kept, run, place, largest=batch, progress=tell)
             for choices in engine.carry_out(asked):
                 _show_choices(kept, choices)
-    out.print(f"Kept in {store_path}; asgnn report {store_path} makes a page of it.", soft_wrap=True)
+    page = "" if what is What.small else f"; asgnn report {store_path} makes a page of it"
+    out.print(f"Kept in {store_path}{page}.", soft_wrap=True)
 
 
 @contextmanager
