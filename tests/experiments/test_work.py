@@ -46,9 +46,9 @@ def figures(done: Iterator[tuple[Batch, list[Outcome]]]) -> dict[str, tuple[obje
 def test_here() -> None:
     found = figures(local("cpu")(batches()))
     assert len(found) == 5
-    missing = Batch((Training(Case("citeseer", "dice", 0.1, "random:0"), "gcn", FEW),))
+    missing = Batch((Training(Case("cora", "/nowhere/flips.npz", 0.0, "random:0"), "gcn", FEW),))
     with pytest.raises(DataUnavailable):
-        list(local("cpu", root="/nowhere")([missing]))
+        list(local("cpu")([missing]))
 
 
 # --- no cluster -----------------------------------------------------------------------------------------------------
@@ -91,11 +91,11 @@ def test_a_cluster_gives_what_this_process_gives() -> None:
 
 @pytest.mark.usefixtures("two_workers")
 def test_an_error_in_a_worker_is_raised_here_as_it_was_there() -> None:
-    missing = Batch((Training(Case("citeseer", "dice", 0.1, "random:0"), "gcn", FEW),))
+    missing = Batch((Training(Case("cora", "/nowhere/flips.npz", 0.0, "random:0"), "gcn", FEW),))
     with pytest.raises(DataUnavailable) as here:
-        list(local("cpu", root="/nowhere")([missing]))
+        list(local("cpu")([missing]))
     with pytest.raises(DataUnavailable) as there:
-        list(on_ray("cpu", root="/nowhere")([missing]))
+        list(on_ray("cpu")([missing]))
     assert str(there.value) == str(here.value)
     assert type(there.value) is DataUnavailable
     wrong = Batch((Training(CASE, "gcn", settings_of({"depth": 2})),))
