@@ -182,7 +182,8 @@ def test_other_side_starts_where_ours_does(bench: ModuleType, tmp_path: Path) ->
 
 
 def test_settings_are_those_of_the_model(bench: ModuleType) -> None:
-    found = {name: bench.settings_of(RECIPES[name].build(5, 3)) for name in bench.PEERS}
+    built = {name: RECIPES[name].kind(in_channels=5, out_channels=3, **RECIPES[name].arguments) for name in bench.PEERS}
+    found = {name: bench.settings_of(model) for name, model in built.items()}
     assert found["gat"] == {"dropout": pytest.approx(0.6), "heads": 8}
     assert found["gcn-svd"] == {"rank": 50, "dropout": 0.5}
     assert found["appnp"] == {"num_layers": 10, "alpha": 0.1, "dropout": 0.5}

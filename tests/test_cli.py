@@ -455,3 +455,102 @@ def test_store_that_cannot_be_read(name: str, asgnn: Run, tmp_path: Path) -> Non
         assert done.stderr.count("\n") == 1
     assert good.read_bytes() == before
     assert not (tmp_path / "new.db").exists()
+
+
+# --- reproduce --------------------------------------------------------------------------------------------------------
+
+REPRODUCE_REFUSED: dict[str, tuple[list[str], str]] = {
+    "unknown table": (["table4"], "'table4' is not one of"),
+    "unknown row": (["table1", "--models", "gnc"], "table1 has no row 'gnc'; its rows are gcn"),
+    "unknown dataset": (["table1", "--dataset", "coral"], "There is no dataset 'coral'"),
+    "dataset of another table": (["table3", "--dataset", "acm"], "table3 has no dataset acm; it has cora"),
+    "rate of another table": (["table2", "--rates", "0.25"], "table2 has no rate 0.25"),
+    "rate that is no number": (["table1", "--rates", "0.1,many"], "A rate is a number, and 'many' is not"),
+    "no trials": (["small", "--trials", "0"], "at least one trial"),
+    "restricted figure": (["figure-structure", "--models", "asgnn"], "cannot be restricted"),
+    "address without ray": (["small", "--address", "127.0.0.1:1"], "add --executor ray"),
+    "no GPU": (["small", "--device", "cuda"], "--device cpu"),
+}
+
+
+@pytest.mark.parametrize("case", REPRODUCE_REFUSED)
+def test_reproduce_refuses_in_a_sentence(
+    case: str, asgnn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, words = REPRODUCE_REFUSED[case]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = asgnn("reproduce", *arguments, "--store", str(tmp_path / "store.sqlite"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "store.sqlite").exists()
+
+
+def test_reproduce_without_ray(asgnn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = asgnn("reproduce", "small", "--executor", "ray", "--store", str(tmp_path / "store.sqlite"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == 'asgnn: The ray executor needs Ray: pip install "asgnn[ray]".\n'
+    assert not (tmp_path / "store.sqlite").exists()
+
+
+def test_reproduce_that_lacks_a_file(asgnn: Run, tmp_path: Path) -> None:
+    done = asgnn(
+        "reproduce", "table1", "--dataset", "acm", "--models", "gcn", "--rates", "0", "--search", "none",
+        "--trials", "1", "--store", str(tmp_path / "store.sqlite"),
+        https_proxy="http://127.0.0.1:9", HTTPS_PROXY="http://127.0.0.1:9",
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert "ASGNN_MIRROR" in done.stderr
+
+
+def test_reproduce_a_small_table(asgnn: Run, tmp_path: Path) -> None:
+    words = ["reproduce", "small", "--models", "gcn", "--search", "none", "--trials", "1", "--device", "cpu"]
+    store = tmp_path / "new" / "store.sqlite"
+    done = asgnn(*words, "--store", str(store))
+    assert done.returncode == 0, done.stderr
+    assert [line.split(",")[0] for line in done.stderr.splitlines()] == ["1/2 trainings", "2/2 trainings"]
+    assert "cora, 25% edges flipped by our Metattack" in " ".join(done.stdout.split())
+    assert "GCN" in done.stdout
+    again = asgnn(*words, "--store", str(store))
+    assert (again.returncode, again.stdout, again.stderr) == (0, done.stdout, "")
+    with Store.open(store, create=False) as found:
+        assert [one.rule for one in found.choices("small")] == ["none", "none"]
+
+
+SMALL = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials", "3", "--batch", "2"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_reproduction_loses_nothing_and_goes_on(how: signal.Signals, asgnn: Run, tmp_path: Path) -> None:
+    stopped, undisturbed = tmp_path / "stopped.sqlite", tmp_path / "undisturbed.sqlite"
+    process = start(*SMALL, "--store", str(stopped))
+    assert process.stderr is not None
+    lines = [process.stderr.readline() for _ in range(3)]
+    process.send_signal(how)
+    _, stderr = process.communicate(timeout=60)
+    if how is signal.SIGINT:
+        assert process.returncode == 130, stderr
+        assert stderr.splitlines()[-1] == "asgnn: Interrupted; whatever was already written is kept."
+        assert "Traceback" not in stderr
+    with Store.open(stopped) as found:
+        kept = {one.training.key: one for one in found.outcomes()}
+    assert 42 > len(kept) >= int(lines[-1].split("/")[0]) == 6
+    for store in (stopped, undisturbed):
+        done = asgnn(*SMALL, "--device", "cpu", "--store", str(store))
+        assert done.returncode == 0, done.stderr
+    with Store.open(stopped) as found, Store.open(undisturbed) as wanted:
+        assert found.content() == wanted.content()
+        assert found.summary().trainings == 42
+        assert kept.items() <= {one.training.key: one for one in found.outcomes()}.items()  # seconds included
+
+
+def test_reproduction_killed_at_random_moments() -> None:
+    """A short one; ``python scripts/kill_test.py --kills 50`` is the long one."""
+    script = Path(__file__).parents[1] / "scripts" / "kill_test.py"
+    words = [sys.executable, str(script), "--kills", "3", "--models", "gcn"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "NOT EQUAL" not in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("3 kills in ")

@@ -17,6 +17,8 @@ import pytest
 import torch
 
 from asgnn.asmp import BACKENDS, ASMPParams, asmp, lipschitz_h, max_eta
+from asgnn.experiments.report import write_report
+from asgnn.experiments.store import Store
 from asgnn.graphs import DATASETS
 from asgnn.training import RECIPES
 from tests.awkward import star
@@ -273,3 +275,10 @@ def test_figures_of_the_counter_example() -> None:
         totals = torch.stack([terms.total for terms in out.objective])
         rises += int((totals.diff() > 1e-9 * totals[:-1].abs()).sum())
     assert f"{rises} of 200 steps" in page
+
+
+def test_the_report_is_that_of_the_store(tmp_path: Path) -> None:
+    with Store.open(ROOT / "docs" / "results" / "results.sqlite", create=False) as store:
+        (made,) = write_report(store, tmp_path, ["html"])
+        assert {choice.table for choice in store.choices()} == {"table1"}
+    assert made.read_text() == (ROOT / "docs" / "results" / "report.html").read_text()

@@ -31,7 +31,7 @@ from asgnn.experiments.run import ATTACKS, default_split
 from asgnn.experiments.spec import load_spec
 from asgnn.experiments.store import Store
 from asgnn.experiments.trainings import Choice
-from asgnn.experiments.work import Batch, local, on_ray
+from asgnn.experiments.work import Batch, Executor, cluster, local, on_ray
 from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
 from asgnn.training import RECIPES
 from asgnn.version import __version__
@@ -71,6 +71,7 @@ class DeviceName(StrEnum):
 class SearchName(StrEnum):
     paper = "paper"
     wide = "wide"
+    small = "small"
     none = "none"
 
 
@@ -86,6 +87,7 @@ class What(StrEnum):
     convergence = "figure-convergence"
     structure = "figure-structure"
     everything = "all"
+    small = "small"
 
 
 Device = Annotated[DeviceName, typer.Option(help="Where to train; auto takes a GPU where there is one.")]
@@ -313,14 +315,16 @@ def _listed(words: str) -> list[str]:
 
 @app.command()
 def reproduce(
-    what: Annotated[What, typer.Argument(help="A table or figure of the paper, or all of them.")],
+    what: Annotated[
+        What, typer.Argument(help="A table or figure of the paper, all of them, or a small table to try it on.")
+    ],
     dataset: Annotated[str, typer.Option(help="Datasets, with commas between; all of the table's by default.")] = "",
     models: Annotated[str, typer.Option(help="Rows of the table, with commas between; all by default.")] = "",
     rates: Annotated[str, typer.Option(help="Columns of the table, with commas between; all by default.")] = "",
     trials: Annotated[int, typer.Option(help="Seeds that each reported figure is the mean of.")] = 10,
-    search: Annotated[SearchName, typer.Option(help="What is tried before: the paper's grid, ours, nothing.")] = (
-        SearchName.paper
-    ),
+    search: Annotated[
+        SearchName, typer.Option(help="What is tried before: the paper's grid, ours, eight settings, nothing.")
+    ] = (SearchName.paper),
     store_path: Annotated[
         Path, typer.Option("--store", help="The file that results are kept in, and taken from.")
     ] = RESULTS,
@@ -336,7 +340,8 @@ def reproduce(
     Settings are chosen on validation: every one of the grid with two trials, the best five with all, the best of those
     is reported. What is in the store already is not trained again; asgnn report makes a page of it.
     """
-    place = _device(device)
+    if address is not None and executor is not ExecutorName.ray:
+        raise ConfigError("--address is that of a Ray cluster; add --executor ray.")
     asked = plan(
         what.value,
         datasets=[find_dataset(name).name for name in _listed(dataset)],
@@ -347,13 +352,28 @@ def reproduce(
         # a cluster wants all work at once that does not wait for other work
         together=executor is ExecutorName.ray,
     )
-    run = on_ray(address, place) if executor is ExecutorName.ray else local(place)
-    store_path.parent.mkdir(parents=True, exist_ok=True)
-    with Store.open(store_path) as kept, _told(asked.expected) as tell:
-        engine = Engine(kept, run, place, largest=batch, progress=tell)
-        for choices in engine.carry_out(asked):
-            _show_choices(kept, choices)
-    out.print(f"Kept in {store_path}; asgnn report {store_path} makes a page of it.", soft_wrap=True)
+    with _executor(executor, address, device) as (run, place):
+        store_path.parent.mkdir(parents=True, exist_ok=True)
+        with Store.open(store_path) as kept, _told(asked.expected) as tell:
+            engine = Engine(kept, run, place, largest=batch, progress=tell)
+            for choices in engine.carry_out(asked):
+                _show_choices(kept, choices)
+    page = "" if what is What.small else f"; asgnn report {store_path} makes a page of it"
+    out.print(f"Kept in {store_path}{page}.", soft_wrap=True)
+
+
+@contextmanager
+def _executor(name: ExecutorName, address: str | None, device: DeviceName) -> Iterator[tuple[Executor, str]]:
+    """Where batches are trained, and on what: a cluster may have a GPU where this machine has none."""
+    if name is ExecutorName.local:
+        place = _device(device)
+        yield local(place), place
+        return
+    with cluster(address) as has_gpu:
+        if device is DeviceName.cuda and not has_gpu:
+            raise ConfigError("--device cuda needs a GPU in the Ray cluster, and there is none; use --device cpu.")
+        place = "cuda" if has_gpu and device is not DeviceName.cpu else "cpu"
+        yield on_ray(place), place
 
 
 def _number(word: str) -> float:
@@ -397,7 +417,7 @@ def _show_choices(kept: Store, choices: list[Choice]) -> None:
         for choice in cell:
             row = spec.row(choice.row)
             values = [outcome.figures[spec.figure] for outcome in kept.get(choice.trainings).values()]
-            paper = spec.paper[case.dataset][case.rate].get(row.paper or "", (None, None))
+            paper = spec.paper.get(case.dataset, {}).get(case.rate, {}).get(row.paper or "", (None, None))
             ours = (fmean(values), stdev(values) if len(values) > 1 else None)
             table.add_row(row.label, choice.rule, str(choice.tried), _mean(*ours), _mean(*paper))
         out.print(table)

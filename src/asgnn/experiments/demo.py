@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asgnn.errors import ConfigError, DataUnavailable
+from asgnn.errors import ConfigError
 from asgnn.experiments.run import Cell, run_cell
 from asgnn.graphs import own_split
-from asgnn.graphs.sources import write_atomic
+from asgnn.graphs.sources import write_file
 from asgnn.progress import Progress
 from asgnn.version import __version__
 
@@ -56,11 +56,11 @@ def run_demo(
 
             found = run_cell(cell, device=device, progress=report).as_dict()
             kept = [*kept, found]
-            _write(results, json.dumps(kept, indent=1).encode())
+            write_file(results, json.dumps(kept, indent=1).encode())
         figures[key] = found
     table, picture = folder / "table.md", folder / "curves.png"
-    _write(table, _markdown(figures, rates, trials).encode())
-    _write(picture, _curves(figures, rates))
+    write_file(table, _markdown(figures, rates, trials).encode())
+    write_file(picture, _curves(figures, rates))
     return Outcome(MODELS, rates, figures, (table, picture, results))
 
 
@@ -89,14 +89,6 @@ def _kept(results: Path) -> list[dict[str, Any]]:
             f"{results} is not what an earlier demo wrote ({wrong}); remove it, or use --fresh."
         ) from wrong
     return kept
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, content)
-    except OSError as cause:
-        raise DataUnavailable(f"{path} could not be written: {cause.strerror or cause}.") from cause
 
 
 def _markdown(figures: dict[tuple[str, float], dict[str, Any]], rates: tuple[float, ...], trials: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ class Keeps(Protocol):
     def get(self, keys: Iterable[str]) -> dict[str, Outcome]: ...
     def add_choices(self, choices: Iterable[Choice]) -> None: ...
     def add_series(self, series: Iterable[Series]) -> None: ...
+    def series(self, kind: str) -> list[Series]: ...
     def attack(self, spec: Mapping[str, object]) -> Perturbation | None: ...
     def add_attack(self, spec: Mapping[str, object], flips: Perturbation, *, seconds: float, machine: str) -> None: ...
 
@@ -110,7 +112,9 @@ class Question:
 
         def worth(settings: Settings) -> tuple[float, float]:
             figures = [found[training.key].figures for training in asked[settings]]
-            return -fmean(one[figure] for one in figures), fmean(one["val_loss"] for one in figures)
+            loss = fmean(one["val_loss"] for one in figures)
+            # of a training that diverged; what is not a number would be neither before nor after any other
+            return -fmean(one[figure] for one in figures), math.inf if math.isnan(loss) else loss
 
         return sorted(remaining, key=worth)
 
@@ -137,8 +141,8 @@ def questions(
             if value not in known:
                 raise ConfigError(f"{spec.name} has no {kind} {value}; it has {', '.join(map(str, known))}.")
     out = []
-    for dataset in datasets or spec.attacks:
-        for rate in rates or spec.rates:
+    for dataset in dict.fromkeys(datasets or spec.attacks):
+        for rate in dict.fromkeys(rates or spec.rates):
             for row in spec.rows:
                 if row.name in wanted:
                     # without a choice there is one way to make none
@@ -163,8 +167,14 @@ class Plan:
 
     @property
     def expected(self) -> int:
-        """How many trainings the answers take."""
-        return sum(question.expected() for wave in self.waves for question in wave)
+        """How many trainings the answers take, where no two rules choose the same in the end."""
+        # tables share questions: table3 is about some of the trainings of table2
+        distinct = {
+            (question.judge, question.case, question.row.model, tuple(question.candidates), question.trials): question
+            for wave in self.waves
+            for question in wave
+        }
+        return sum(question.expected() for question in distinct.values())
 
 
 def plan(
@@ -178,6 +188,11 @@ def plan(
     together: bool = False,
 ) -> Plan:
     """The questions of a table, of a figure or of all of them; a wave is a cell, or everything ``together``."""
+    if what in FIGURES and (datasets or models or rates):
+        raise ConfigError(
+            f"{what} shows {', '.join(ROWS)} on cora at {' and '.join(f'{rate:g}' for rate in RATES)}; "
+            "it cannot be restricted to datasets, models or rates."
+        )
     names = [*TABLES, *FIGURES] if what == "all" else [what]
     waves: list[list[Question]] = []
     for name in names:
@@ -216,12 +231,16 @@ class Engine:
         self._settled: set[str] = set()
 
     def carry_out(self, asked: Plan) -> Iterator[list[Choice]]:
-        """Settle a plan wave by wave, then watch the layers that its figures show."""
+        """Settle a plan wave by wave, then watch the layers that its figures show, where that was not done before."""
         for wave in asked.waves:
             yield self.settle(wave)
+        there = {(one.training, one.kind) for kind in asked.kinds for one in self.store.series(kind)}
+        # layers are watched in this process, and the GPU of a cluster is not this machine's
+        device = self.device if torch.cuda.is_available() else "cpu"
         for choice in self.settle(asked.drawn):
-            if choice.row in ROWS:
-                self.store.add_series(series_of(choice, asked.kinds, root=self.root, device=self.device))
+            wanted = {(key, kind) for key in choice.trainings for kind in asked.kinds}
+            if choice.row in ROWS and not wanted <= there:
+                self.store.add_series(series_of(choice, asked.kinds, root=self.root, device=device))
 
     def settle(self, asked: Sequence[Question]) -> list[Choice]:
         """The choices for a wave of questions, stored; what they need is trained together, stage by stage."""
@@ -257,9 +276,9 @@ class Engine:
     def _batches(self, trainings: Sequence[Training]) -> list[Batch]:
         groups: dict[object, dict[str, Training]] = {}
         for training in trainings:
-            case = training.case
             fixed = tuple((name, value) for name, value in training.settings if name not in PER_TRIAL)
-            group = (case.dataset, case.poisoned, case.rate, training.model, fixed)
+            # with the split, since the attack on validation nodes is made for one
+            group = (training.case, training.model, fixed)
             groups.setdefault(group, {})[training.key] = training
         size = self.largest or LARGEST_BATCH[torch.device(self.device).type]
         out = []

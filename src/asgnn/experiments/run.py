@@ -39,7 +39,7 @@ from asgnn.graphs.sources import hash_of
 from asgnn.models import ASGNN
 from asgnn.progress import Progress
 from asgnn.training import Fit, Trial, fit_many, recipe
-from asgnn.training.evaluate import edge_auc
+from asgnn.training.evaluate import edge_auc, graph_inputs
 from asgnn.version import __version__
 
 OWN = tuple(f"own-{attack}" for attack in OWN_FLIPS)
@@ -309,5 +309,5 @@ def _edge_aucs(trained: Sequence[Trained], graph: Graph, device: str) -> list[fl
     models = [one.fit.model for one in trained if isinstance(one.fit.model, ASGNN)]
     if not models or added.size(1) == 0:
         return None
-    x, edge_index = graph.data.x.to(device), graph.data.edge_index.to(device)
-    return [edge_auc(model.structure(x, edge_index), added) for model in models]
+    inputs = graph_inputs(models[0], graph.data, torch.device(device))
+    return [edge_auc(model.structure(*inputs), added) for model in models]

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 Value = bool | int | float | str
@@ -65,7 +66,7 @@ class Training:
         case = Case(found["dataset"], found["poisoned"], found["rate"], found["split"])
         return cls(case, found["model"], settings_of(found["settings"]), found["seed"])
 
-    @property
+    @cached_property
     def key(self) -> str:
         return key_of(self.as_dict())
 
@@ -102,7 +103,7 @@ class Choice:
         case: the graph that the figure is for.
         row: the name of the row in the specification.
         rule: "validation", "attacked validation" (on validation nodes attacked like the test nodes) or "none".
-        search: "paper", "wide" or "none": what was tried.
+        search: "paper", "wide", "small" or "none": what was tried.
         model, settings: what was chosen.
         tried: between how many settings.
         trainings: the keys of the trials that are reported, in the order of their seeds.

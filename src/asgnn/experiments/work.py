@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
-from asgnn.errors import ConfigError
+from asgnn.errors import ConfigError, DataUnavailable
 from asgnn.experiments.run import Graph, load_graph, train
 from asgnn.experiments.trainings import Case, Outcome, Training
 from asgnn.graphs import Perturbation
+
+RETRIES = 5  # of a batch whose worker died; one that kills every worker must end, too
+PATIENCE = 10.0  # seconds for a cluster to answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,24 +57,73 @@ def local(device: str, root: str | Path | None = None) -> Executor:
     return run
 
 
-def on_ray(address: str | None, device: str, root: str | Path | None = None) -> Executor:
-    """An executor that hands batches to a Ray cluster; a batch whose worker dies is run again.
+@contextmanager
+def cluster(address: str | None = None, workers: int | None = None) -> Iterator[bool]:
+    """Joins a Ray cluster, or starts one here, and leaves it at the end; says whether it has a GPU.
 
     Args:
-        address: of a running cluster; ``None`` starts one on this machine.
+        address: of a running cluster, as HOST:PORT, or "auto" for the one on this machine; ``None`` starts one here.
+        workers: how many the one started here has; as many as there are cores by default.
     """
     try:
         import ray
     except ImportError as cause:
         raise ConfigError('The ray executor needs Ray: pip install "asgnn[ray]".') from cause
-    ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
+    if address is not None:
+        _knock(address)
+        settings: dict[str, Any] = {"address": address}
+    else:
+        # Nobody is told that we were here; and workers take their share as this process would: by default they give way
+        # to everything else on the machine, and on a busy one they hardly move.
+        os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
+        # what we send and get back is a few kilobytes a batch
+        settings = {"address": "local", "num_cpus": workers, "object_store_memory": 2**27, "include_dashboard": False}
+    try:
+        ray.init(**settings, log_to_driver=False, logging_level="error")
+    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as cause:
+        ray.shutdown()
+        what = "Ray could not be started here" if address is None else f"The Ray cluster {address} cannot be joined"
+        raise ConfigError(f"{what}: {' '.join(str(cause).split()).rstrip('.')}.") from cause
+    try:
+        yield ray.cluster_resources().get("GPU", 0) > 0
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Whether anybody is there, at once: Ray itself tries for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # a name such as "auto", which Ray looks up itself
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+    except (OSError, OverflowError) as cause:
+        raise ConfigError(f"No Ray cluster answers at {address} ({cause}); see whether it runs.") from cause
+
+
+def on_ray(device: str, root: str | Path | None = None) -> Executor:
+    """An executor that hands batches to the cluster that was joined; a batch whose worker dies is run again."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
     # one core, or one GPU, a batch: a batch is as wide as a worker can use already
-    remote = ray.remote(num_cpus=1, num_gpus=1 if device == "cuda" else 0, max_retries=-1)(run_batch)
+    remote = ray.remote(num_cpus=1, num_gpus=1 if device == "cuda" else 0, max_retries=RETRIES)(run_batch)
 
     def run(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
         waiting = {remote.remote(batch, device, root): batch for batch in batches}
         while waiting:
             (done, *_), _ = ray.wait(list(waiting))
-            yield waiting.pop(done), ray.get(done)
+            batch = waiting.pop(done)
+            try:
+                outcomes = ray.get(done)
+            except RayTaskError as failed:  # what was raised there is raised here, as it is on one machine
+                raise failed.cause from None
+            except RayError as lost:
+                model, case = batch.trainings[0].model, batch.trainings[0].case
+                raise DataUnavailable(
+                    f"Nothing came back from the cluster for {model} on {case.dataset}, tried {RETRIES + 1} times "
+                    f"({type(lost).__name__}); what was finished before is kept."
+                ) from lost
+            yield batch, outcomes
 
     return run

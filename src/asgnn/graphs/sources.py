@@ -242,6 +242,15 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """The same, in a folder that is made if need be, and with a sentence where the system refuses."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
+    except OSError as cause:
+        raise DataUnavailable(f"{path} could not be written: {cause.strerror or cause}.") from cause
+
+
 # What zipfile, the decompressors and NumPy's header parser raise on damaged bytes.
 DAMAGE = (
     zipfile.BadZipFile,

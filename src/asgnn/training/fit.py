@@ -360,7 +360,7 @@ class _Nodes:
         return hits.sum(-1).to(self.weight.dtype) / self.size
 
 
-def stackable(trials: Sequence[Trial]) -> list[list[int]]:
+def _stackable(trials: Sequence[Trial]) -> list[list[int]]:
     """Positions of the trials, those together that can be trained as one batch."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, trial in enumerate(trials):
@@ -373,7 +373,7 @@ def _batches(
     trials: Sequence[Trial], features: Features, adj: Adjacency, device: torch.device, batch_size: int | None
 ) -> Iterable[list[int]]:
     """What can be stacked, cut to what fits in memory."""
-    for group in stackable(trials):
+    for group in _stackable(trials):
         size = max(1, _memory(device) // _bytes_per_trial(trials[group[0]].model, features, adj))
         size = min(size, batch_size or size)
         for start in range(0, len(group), size):

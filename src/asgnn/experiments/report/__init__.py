@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from asgnn.errors import ConfigError, DataUnavailable
+from asgnn.errors import ConfigError
 from asgnn.experiments.report.data import Report, collect
 from asgnn.experiments.report.html import as_html
 from asgnn.experiments.report.latex import as_latex
 from asgnn.experiments.report.markdown import as_markdown
 from asgnn.experiments.report.source import Source
-from asgnn.graphs.sources import write_atomic
+from asgnn.graphs.sources import write_file
 
 WRITERS: dict[str, tuple[str, Callable[[Report], str]]] = {
     "html": ("report.html", as_html),
@@ -31,13 +31,8 @@ def write_report(source: Source, folder: Path, formats: Sequence[str] = FORMATS)
     written = []
     for name in dict.fromkeys(formats):
         file, text = WRITERS[name]
-        path, content = folder / file, text(report).encode()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, content)
-        except OSError as cause:
-            raise DataUnavailable(f"{path} could not be written: {cause.strerror or cause}.") from cause
-        written.append(path)
+        write_file(folder / file, text(report).encode())
+        written.append(folder / file)
     return tuple(written)
 
 

@@ -10,7 +10,6 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from asgnn.errors import ConfigError
 from asgnn.experiments.report.layers import Layers, collect_layers
@@ -18,7 +17,7 @@ from asgnn.experiments.report.source import Source, Totals
 from asgnn.experiments.spec import TABLES, Spec, load_spec
 from asgnn.experiments.trainings import Choice, Outcome
 
-SEARCHES = ("none", "wide", "paper")  # ever more thorough
+SEARCHES = ("none", "small", "wide", "paper")  # ever more thorough
 EXPLANATIONS = "explanations.toml"
 UNEXPLAINED = "not explained yet"
 SIGNIFICANT = 0.05
@@ -267,6 +266,8 @@ def _added(
 
 def paired(row: Sequence[Outcome], twin: Sequence[Outcome], figure: str) -> Added | None:
     """The mean difference over the seeds of both, and the p of a paired t test; see ``THE_TEST``."""
+    from scipy import stats  # here, because it takes most of a second to load, and the command line loads this file
+
     ours = {outcome.training.seed: outcome.figures[figure] for outcome in row if figure in outcome.figures}
     frozen = {outcome.training.seed: outcome.figures[figure] for outcome in twin if figure in outcome.figures}
     seeds = sorted(ours.keys() & frozen.keys())

@@ -1,0 +1,623 @@
+"""The engine of the tables: what it asks for, how it chooses, how it batches; with made-up outcomes wherever it can."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+
+from asgnn.errors import ConfigError
+from asgnn.experiments import reproduce
+from asgnn.experiments.figures import DEEPER, FIGURES, ROWS, TERMS, series_of
+from asgnn.experiments.reproduce import (
+    FINALISTS,
+    FIRST_TRIALS,
+    PER_TRIAL,
+    VALIDATION_ATTACK,
+    VALIDATION_TARGETS,
+    Engine,
+    Plan,
+    Question,
+    attack_validation,
+    plan,
+    questions,
+)
+from asgnn.experiments.run import find_split, load_graph
+from asgnn.experiments.spec import SMALL, TABLES, Row, Spec, load_spec
+from asgnn.experiments.store import Store
+from asgnn.experiments.trainings import Case, Choice, Outcome, Series, Settings, Training, key_of, settings_of
+from asgnn.experiments.work import Batch, local
+from asgnn.graphs import Perturbation, load_dataset
+from asgnn.training import recipe
+
+# --- a store and an executor without a disk and without a training ----------------------------------------------------
+
+Figures = Mapping[str, float]
+
+
+NO_FLIPS = Perturbation(torch.empty(2, 0, dtype=torch.int64), 5, torch.tensor([3, 1]))
+
+
+@dataclass
+class Memory:
+    """A store that is gone afterwards; it has every attack already, unless it is told otherwise."""
+
+    attacked: Perturbation | None = NO_FLIPS
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    choices: dict[str, Choice] = field(default_factory=dict)
+    kept_series: dict[tuple[str, str], Series] = field(default_factory=dict)
+    attacks: dict[str, Perturbation] = field(default_factory=dict)
+
+    def add(self, outcomes: Iterable[Outcome]) -> int:
+        new = {one.training.key: one for one in outcomes if one.training.key not in self.outcomes}
+        self.outcomes |= new
+        return len(new)
+
+    def get(self, keys: Iterable[str]) -> dict[str, Outcome]:
+        return {key: self.outcomes[key] for key in keys if key in self.outcomes}
+
+    def add_choices(self, choices: Iterable[Choice]) -> None:
+        self.choices |= {one.key: one for one in choices}
+
+    def add_series(self, series: Iterable[Series]) -> None:
+        self.kept_series |= {(one.training, one.kind): one for one in series}
+
+    def series(self, kind: str) -> list[Series]:
+        return [one for one in self.kept_series.values() if one.kind == kind]
+
+    def attack(self, spec: Mapping[str, object]) -> Perturbation | None:
+        return self.attacks.get(key_of(spec), self.attacked)
+
+    def add_attack(self, spec: Mapping[str, object], flips: Perturbation, *, seconds: float, machine: str) -> None:
+        self.attacks.setdefault(key_of(spec), flips)
+
+
+def made_up(training: Training) -> dict[str, float]:
+    """Figures that depend on the training alone and on nothing else; a few of them equal."""
+    draw = random.Random(training.key)
+    return {name: float(draw.randint(50, 60)) for name in ("val", "test", "target", "clean_test_loss")} | {
+        "val_loss": draw.random()
+    }
+
+
+@dataclass
+class Pretends:
+    """An executor that looks figures up, and remembers what it was asked for."""
+
+    figures: Callable[[Training], Figures] = made_up
+    batches: list[Batch] = field(default_factory=list)
+
+    def __call__(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
+        for batch in batches:
+            self.batches.append(batch)
+            yield batch, [self.outcome(training, len(batch.trainings)) for training in batch.trainings]
+
+    def outcome(self, training: Training, size: int = 1) -> Outcome:
+        return Outcome(training, self.figures(training), 0.0, size, "nowhere", "0")
+
+    @property
+    def trainings(self) -> list[Training]:
+        return [training for batch in self.batches for training in batch.trainings]
+
+
+def row(name: str = "gcn", twin: str | None = None, model: str = "gcn", **grid: Sequence[Any]) -> Row:
+    return Row(name, name, model, (), {"paper": {key: tuple(grid[key]) for key in grid}} if grid else {}, None, twin)
+
+
+def spec(*rows: Row, rules: Sequence[str] = ("validation",), rates: Sequence[float] = (0.0, 2.0)) -> Spec:
+    attacks = {"cora": ("nettack", "published"), "acm": ("own-nettack", "random:0")}
+    return Spec("small", "", "target", "", attacks, tuple(rates), tuple(rules), rows, {}, ())
+
+
+SEARCHED = row(lr=[0.1, 0.2, 0.3], dropout=[0.5, 0.8], num_layers=[2, 4])
+CASE = Case("cora", "nettack", 2.0, "published")
+JUDGED = replace(CASE, poisoned=VALIDATION_ATTACK)
+
+
+def ask(
+    given: Row = SEARCHED, rule: str = "validation", trials: int = 4, search: str = "paper", case: Case = CASE
+) -> Question:
+    return Question(spec(given), given, case, rule, search, trials)
+
+
+def settle(
+    asked: Sequence[Question], figures: Callable[[Training], Figures] = made_up
+) -> tuple[list[Choice], list[Training]]:
+    executor = Pretends(figures)
+    choices = Engine(Memory(), executor).settle(asked)
+    return choices, executor.trainings
+
+
+# --- the two stages ------------------------------------------------------------------------------------------------
+
+
+def mean(settings: Settings, trials: int, name: str, case: Case = CASE) -> float:
+    return fmean(made_up(Training(case, "gcn", settings, seed))[name] for seed in range(trials))
+
+
+@pytest.mark.parametrize(("rule", "case", "figure"), [
+    ("validation", CASE, "val"),
+    ("attacked validation", JUDGED, "target"),
+])  # fmt: skip
+def test_the_choice_is_the_best_of_the_best_five(rule: str, case: Case, figure: str) -> None:
+    (choice,), trainings = settle([ask(rule=rule)])
+
+    def best_first(those: Iterable[Settings], trials: int) -> list[Settings]:
+        return sorted(those, key=lambda one: (-mean(one, trials, figure, case), mean(one, trials, "val_loss", case)))
+
+    candidates = SEARCHED.candidates("paper")
+    finalists = best_first(candidates, 2)[:5]
+    assert choice.settings == best_first(finalists, 4)[0]
+    assert (choice.rule, choice.search, choice.tried, choice.case, choice.row) == (rule, "paper", 12, CASE, "gcn")
+    reported = [Training(CASE, "gcn", choice.settings, seed) for seed in range(4)]
+    assert choice.trainings == tuple(training.key for training in reported)
+    wanted = {Training(case, "gcn", one, seed) for one in candidates for seed in range(2)}
+    wanted |= {Training(case, "gcn", one, seed) for one in finalists for seed in range(4)} | set(reported)
+    assert set(trainings) == wanted
+    assert len(trainings) == len(wanted)  # none twice
+
+
+def only(**changed: Callable[[Training], float]) -> Callable[[Training], Figures]:
+    """All alike, but for what is named."""
+    alike = {"val": 80.0, "val_loss": 1.0, "test": 50.0, "target": 50.0}
+    return lambda training: alike | {name: of(training) for name, of in changed.items()}
+
+
+def setting(training: Training, name: str) -> float:
+    return float(dict(training.settings)[name])
+
+
+TIES: dict[str, tuple[Callable[[Training], Figures], float]] = {
+    "accuracy": (only(val=lambda one: setting(one, "lr"), val_loss=lambda one: setting(one, "lr")), 0.3),
+    "loss": (only(val_loss=lambda one: abs(setting(one, "lr") - 0.2)), 0.2),
+    "order": (only(), 0.1),
+    "diverged": (only(val_loss=lambda one: math.nan if setting(one, "lr") < 0.3 else 9.0), 0.3),
+}
+
+
+@pytest.mark.parametrize("case", TIES)
+def test_ties_go_to_the_lower_loss_then_to_the_first(case: str) -> None:
+    figures, lr = TIES[case]
+    (choice,), _ = settle([ask()], figures)
+    assert dict(choice.settings)["lr"] == lr
+
+
+@pytest.mark.parametrize("rule", ["validation", "attacked validation"])
+def test_test_figures_never_decide(rule: str) -> None:
+    """Whatever stands in them, and whatever the case that is reported has at all, the choice is the same."""
+
+    def other(training: Training) -> Figures:
+        figures = made_up(training)
+        hidden = ("test", "clean_test_loss") if training.case == JUDGED else ("test", "clean_test_loss", "target")
+        draw = random.Random(training.key + "other")
+        return figures | {name: draw.uniform(0, 100) for name in hidden}
+
+    (choice,), trainings = settle([ask(rule=rule)])
+    (same,), same_trainings = settle([ask(rule=rule)], other)
+    assert (choice, trainings) == (same, same_trainings)
+
+    def without(training: Training) -> Figures:
+        needed = ("target", "val_loss") if rule == "attacked validation" else ("val", "val_loss")
+        return {name: value for name, value in made_up(training).items() if name in needed}
+
+    assert settle([ask(rule=rule)], without)[0] == [choice]  # they are not even read
+
+
+def test_of_two_stages_the_second_decides() -> None:
+    """Best with two trials, worst with all of them."""
+
+    def late(training: Training) -> float:
+        return 90.0 if (setting(training, "lr") == 0.1) == (training.seed < FIRST_TRIALS) else 10.0
+
+    (choice,), trainings = settle([ask(trials=10)], only(val=late))
+    assert dict(choice.settings)["lr"] != 0.1
+    assert sum(training.seed == 9 for training in trainings) == FINALISTS
+
+
+GRIDS = {1: row(), 3: row(lr=[0.1, 0.2, 0.3]), 5: row(lr=[0.1, 0.2, 0.3, 0.4, 0.5]), 12: SEARCHED}
+
+
+@pytest.mark.parametrize("rule", ["validation", "attacked validation"])
+@pytest.mark.parametrize("trials", [1, 2, 3, 10])
+@pytest.mark.parametrize("size", GRIDS)
+def test_expected_is_what_is_trained(size: int, trials: int, rule: str) -> None:
+    asked = ask(GRIDS[size], rule, trials)
+    _, trainings = settle([asked])
+    assert asked.expected() == len(trainings) == len(set(trainings))
+
+
+def test_the_plan_counts_what_tables_share_once() -> None:
+    """Table 3 is about trainings of table 2, and the figures about some of table 1."""
+    parts = {name: plan(name, search="none", trials=2) for name in (*TABLES, *FIGURES)}
+    everything = plan("all", search="none", trials=2)
+    assert everything.expected == parts["table1"].expected + parts["table2"].expected
+    assert everything.expected == 2 * (240 + 240)  # 10 rows, 4 graphs, 6 rates
+    executor = Pretends()
+    engine = Engine(Memory(), executor)
+    for wave in everything.waves:
+        engine.settle(wave)
+    assert len(executor.trainings) == everything.expected
+
+
+def test_questions_that_share_trainings_do_not_train_them_twice() -> None:
+    choices, trainings = settle([ask(), ask(), ask(rule="attacked validation")])
+    assert choices[0] == choices[1]
+    assert len(trainings) == len(set(trainings))
+
+
+def test_a_row_without_a_grid_is_trained_as_it_is() -> None:
+    two_rules = spec(row(), SEARCHED, rules=["validation", "attacked validation"], rates=[2.0])
+    asked = questions(two_rules, datasets=["cora"])
+    assert [(one.row.name, one.rule) for one in asked] == [
+        ("gcn", "validation"),
+        ("gcn", "validation"),
+        ("gcn", "attacked validation"),
+    ]
+    (choice, *_), _ = settle(asked)
+    assert (choice.rule, choice.search, choice.tried, choice.settings) == ("none", "none", 1, ())
+    for one in questions(two_rules, datasets=["cora"], search="none", trials=3):
+        (choice,), trainings = settle([one])
+        assert (choice.rule, choice.search, len(trainings)) == ("none", "none", 3)
+
+
+# --- what is asked for ----------------------------------------------------------------------------------------------
+
+
+def test_a_twin_comes_along() -> None:
+    three = spec(row("a", twin="a-frozen"), row("a-frozen"), row("b"))
+    assert [one.row.name for one in questions(three, models=["a"], rates=[0.0], datasets=["acm"])] == ["a", "a-frozen"]
+    assert {one.row.name for one in questions(three, models=["a-frozen"])} == {"a-frozen"}
+    assert {one.row.name for one in questions(three, models=["b"])} == {"b"}
+    table1 = questions(load_spec("table1"), models=["asgnn"], datasets=["cora"], rates=[0.25])
+    assert [one.row.name for one in table1] == ["asgnn", "asgnn-frozen"]
+
+
+def test_everything_that_is_not_restricted() -> None:
+    two = spec(row("a"), row("b"))
+    assert len(questions(two)) == 2 * 2 * 2
+    assert {one.case.dataset for one in questions(two, datasets=["acm"])} == {"acm"}
+    assert {one.case.rate for one in questions(two, rates=[2.0, 2.0])} == {2.0}
+    assert len(questions(two, rates=[2.0, 2.0], datasets=["cora", "cora"])) == 2
+    assert questions(two)[0].trials == 10
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "table": ("table9", {}, "no table 'table9'; the tables are table1, table2, table3, small"),
+    "dataset": ("table3", {"datasets": ["acm"]}, "table3 has no dataset acm; it has cora"),
+    "row": ("table3", {"models": ["prognn"]}, "table3 has no row 'prognn'; its rows are gcn, asgnn-paper"),
+    "rate": ("table2", {"rates": [0.25]}, r"table2 has no rate 0.25; it has 0.0, 1.0, 2.0"),
+    "trials": ("table1", {"trials": 0}, "at least one trial; trials is 0"),
+    "figure": ("figure-structure", {"datasets": ["acm"]}, "asgnn-paper, asgnn on cora at 0 and 0.25; it cannot be"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_there_is_refused(case: str) -> None:
+    what, restricted, words = REFUSED[case]
+    with pytest.raises(ConfigError, match=words):
+        plan(what, **restricted)
+
+
+def test_waves_are_cells_or_everything_together() -> None:
+    apart, together = plan("table3"), plan("table3", together=True)
+    assert [len(wave) for wave in apart.waves] == [5] * 6
+    assert len(together.waves) == 1
+    assert together.waves[0] == [one for wave in apart.waves for one in wave]
+    figure = plan("figure-structure")
+    assert figure.kinds == ["weights"]
+    assert figure.waves == [figure.drawn]
+    assert {one.row.name for one in figure.drawn} == {*ROWS, *(f"{name}-frozen" for name in ROWS)}
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def batched(store: Memory, asked: Sequence[Question], largest: int | None = 5) -> list[Batch]:
+    executor = Pretends()
+    Engine(store, executor, largest=largest).settle(asked)
+    return executor.batches
+
+
+ASKED = [
+    question
+    for given in (SEARCHED, row("appnp", model="appnp", lr=[0.1, 0.2], num_layers=[2, 4]))
+    for rule in ("validation", "attacked validation")
+    for case in (CASE, Case("acm", "own-nettack", 1.0, "random:0"))
+    for question in [ask(given, rule, case=case)]
+]
+
+
+@pytest.mark.parametrize("largest", [1, 5, 7, None])
+def test_a_batch_is_one_graph_one_kind_and_never_larger_than_allowed(largest: int | None) -> None:
+    batches = batched(Memory(), ASKED, largest)
+    for batch in batches:
+        assert 1 <= len(batch.trainings) <= (largest or 16)
+        assert len({training.case for training in batch.trainings}) == 1
+        assert len({training.model for training in batch.trainings}) == 1
+        fixed = {tuple(one for one in training.settings if one[0] not in PER_TRIAL) for training in batch.trainings}
+        assert len(fixed) == 1
+        assert (batch.flips is not None) == (batch.trainings[0].case.poisoned == VALIDATION_ATTACK)
+    keys = [key for batch in batches for key in batch.keys]
+    assert len(keys) == len(set(keys))
+
+
+def test_batches_do_not_depend_on_what_is_there_already() -> None:
+    whole = [batch.trainings for batch in batched(Memory(), ASKED)]
+    everything = [training for trainings in whole for training in trainings]
+    draw = random.Random(0)
+    for share in (0.0, 0.3, 0.9, 1.0):
+        there = {training for training in everything if draw.random() < share}
+        store = Memory()
+        store.add(Pretends().outcome(training) for training in there)
+        again = [batch.trainings for batch in batched(store, ASKED)]
+        # those of which something is missing, whole; and none of the others
+        assert again == [trainings for trainings in whole if not set(trainings) <= there]
+
+
+def test_a_run_that_was_stopped_anywhere_ends_the_same() -> None:
+    whole = Memory()
+    count = len(batched(whole, ASKED))
+
+    @dataclass
+    class Stops(Pretends):
+        left: int = 0
+
+        def __call__(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
+            for done in super().__call__(batches):
+                if self.left == 0:
+                    raise KeyboardInterrupt
+                self.left -= 1
+                yield done
+
+    for left in range(count):
+        store = Memory()
+        with pytest.raises(KeyboardInterrupt):
+            Engine(store, Stops(left=left), largest=5).settle(ASKED)
+        assert len(batched(store, ASKED)) == count - left  # nothing that was finished is done again
+        assert store == whole
+
+
+def test_together_or_apart_the_batches_are_the_same() -> None:
+    """So that a cluster, which is given everything at once, ends with the same figures."""
+
+    def made(together: bool) -> set[tuple[Training, ...]]:
+        executor = Pretends()
+        engine = Engine(Memory(), executor)
+        asked = plan("table2", datasets=["cora"], models=["gcn", "appnp"], search="small", together=together)
+        for _ in engine.carry_out(asked):
+            pass
+        return {batch.trainings for batch in executor.batches}
+
+    assert made(True) == made(False)
+
+
+def test_the_attack_on_validation_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Case] = []
+
+    def attack(case: Case, root: object) -> Perturbation:
+        made.append(case)
+        return Perturbation(torch.empty(2, 0, dtype=torch.int64), 9, torch.tensor([len(made)]))
+
+    monkeypatch.setattr(reproduce, "attack_validation", attack)
+    store = Memory(attacked=None)
+    batches = batched(store, ASKED)
+    assert made == [replace(case, poisoned=VALIDATION_ATTACK) for case in (CASE, ASKED[1].case)]
+    targets = {batch.trainings[0].case: batch.flips.targets.tolist() for batch in batches if batch.flips is not None}
+    assert targets == {made[0]: [1], made[1]: [2]}
+    store.outcomes.clear()
+    batched(store, ASKED)
+    assert len(made) == 2
+
+
+def test_progress_counts_to_what_was_expected() -> None:
+    seen: list[int] = []
+    store = Memory()
+    Engine(store, Pretends(), largest=5, progress=lambda done, batch: seen.append(done)).settle(ASKED[:1])
+    assert seen == sorted(seen)
+    assert seen[-1] == ASKED[0].expected()
+    seen.clear()
+    store.outcomes.popitem()
+    Engine(store, Pretends(), largest=5, progress=lambda done, batch: seen.append(done)).settle(ASKED[:1])
+    assert seen[-1] == ASKED[0].expected()
+
+
+# --- the attack on validation nodes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.0, 2.0])
+def test_validation_nodes_of_the_highest_degree_are_attacked(rate: float) -> None:
+    case = Case("cora", VALIDATION_ATTACK, rate, "random:0")
+    found = attack_validation(case)
+    data = load_dataset("cora")
+    split = find_split("random:0", data, "cora")
+    assert found.targets is not None
+    targets = found.targets.tolist()
+    assert len(set(targets)) == VALIDATION_TARGETS
+    assert set(targets) <= set(split.val.tolist())
+    degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)
+    others = sorted(set(split.val.tolist()) - set(targets))
+    assert degree[targets].min() >= degree[others].max()
+    assert len(found) == rate * VALIDATION_TARGETS
+    if rate:
+        ends = torch.isin(found.flips, found.targets).any(0)
+        assert ends.all()
+        assert attack_validation(case).flips.equal(found.flips)
+    graph = load_graph(case, flips=found)
+    assert graph.data.num_edges == graph.clean.num_edges if rate == 0 else graph.data is not graph.clean
+
+
+# --- the specifications -----------------------------------------------------------------------------------------------
+
+# table, dataset, rate, row of the paper → mean and standard deviation, copied by hand
+PRINTED: list[tuple[str, str, float, str, float, float | None]] = [
+    ("table1", "cora", 0.0, "GCN", 85.34, 0.39),
+    ("table1", "cora", 0.25, "ASGNN", 75.18, 0.97),
+    ("table1", "citeseer", 0.2, "Elastic GNN", 61.55, 1.82),
+    ("table1", "cora_ml", 0.15, "GCN-Jaccard", 76.53, 0.29),
+    ("table1", "acm", 0.05, "Pro-GNN", 88.25, 1.19),
+    ("table2", "cora", 5.0, "ASGNN", 68.55, 3.21),
+    ("table2", "citeseer", 4.0, "GCN-SVD", 62.22, 3.31),
+    ("table2", "acm", 0.0, "GCN", 90.33, 0.09),
+    ("table3", "cora", 0.0, "GCN", 1.0315, None),
+    ("table3", "cora", 5.0, "ASGNN", 1.0273, None),
+]
+
+
+@pytest.mark.parametrize(("table", "dataset", "rate", "name", "mean", "deviation"), PRINTED)
+def test_figures_as_printed(
+    table: str, dataset: str, rate: float, name: str, mean: float, deviation: float | None
+) -> None:
+    assert load_spec(table).paper[dataset][rate][name] == (mean, deviation)
+
+
+@pytest.mark.parametrize("name", [*TABLES, SMALL])
+def test_shape_of_a_specification(name: str) -> None:
+    found = load_spec(name)
+    assert found.figure in ("test", "target", "clean_test_loss")
+    assert list(found.rates) == sorted(set(found.rates))
+    assert found.rates[0] == 0
+    assert found.assumed
+    assert all(sentence.endswith(".") for sentence in found.assumed)
+    names = [row.name for row in found.rows]
+    assert len(set(names)) == len(names)
+    for one in found.rows:
+        assert one.twin is None or dict(found.row(one.twin).settings)["structure"] == "frozen"
+    if name == SMALL:
+        assert found.paper == {}
+        return
+    assert found.paper.keys() == found.attacks.keys()
+    printed = {one.paper for one in found.rows if one.paper}
+    for by_rate in found.paper.values():
+        assert tuple(by_rate) == found.rates
+        for by_name in by_rate.values():
+            assert by_name.keys() == printed
+            for mean, deviation in by_name.values():
+                assert 0 < mean < 100
+                assert (deviation is None) == (name == "table3")
+
+
+@pytest.mark.parametrize("search", ["paper", "wide", "small", "none"])
+@pytest.mark.parametrize("table", [*TABLES, SMALL])
+def test_every_candidate_is_a_recipe(table: str, search: str) -> None:
+    """Names that the model has, values that it takes: said before hours of training and not after."""
+    for one in load_spec(table).rows:
+        candidates = one.candidates(search)
+        assert len(set(candidates)) == len(candidates)
+        kinds = set()
+        for candidate in candidates:
+            made = recipe(one.model, **dict(candidate))
+            kind = tuple(setting for setting in candidate if setting[0] not in PER_TRIAL)
+            if kind not in kinds:  # a model of each, since a value may be refused where it is used
+                kinds.add(kind)
+                made.kind(in_channels=3, out_channels=2, **made.arguments)
+
+
+def test_sizes_of_the_searches() -> None:
+    table1 = load_spec("table1")
+    sizes = {one.name: len(one.candidates("paper")) for one in table1.rows}
+    assert sizes["gcn"] == sizes["asgnn"] == sizes["asgnn-frozen"] == 3 * 3 * 3 * 4
+    assert sizes["gcn-jaccard"] == sizes["gcn-svd"] == 27 * 6
+    assert sizes["elastic"] == 108 * 9
+    assert sizes["prognn"] == 1
+    for search in ("paper", "wide"):  # what adaptivity adds is not a larger search
+        for name in ROWS:
+            twin = table1.row(f"{name}-frozen")
+            assert len(table1.row(name).candidates(search)) == len(twin.candidates(search))
+
+
+def test_a_global_attack_without_flips_is_the_clean_graph() -> None:
+    assert load_spec("table1").case("cora", 0.0) == Case("cora", None, 0.0, "published")
+    assert load_spec("table1").case("acm", 0.25) == Case("acm", "own-metattack", 0.25, "random:0")
+    # a targeted one has its targets, though
+    assert load_spec("table2").case("cora", 0.0) == Case("cora", "nettack", 0.0, "published")
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_layers_are_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[str] = []
+
+    def watch(choice: Choice, kinds: Sequence[str], **_: object) -> list[Series]:
+        watched.append(choice.row)
+        return [Series(key, kind, {}) for key in choice.trainings for kind in kinds]
+
+    monkeypatch.setattr(reproduce, "series_of", watch)
+    # rows that share their trainings would share their series, too
+    asked = [ask(row(name, model=name), trials=2) for name in (*ROWS, "asgnn-frozen")]
+    store = Memory()
+    for _ in range(2):
+        for _ in Engine(store, Pretends()).carry_out(Plan([asked], asked, ["weights"])):
+            pass
+    assert watched == list(ROWS)
+    for _ in Engine(store, Pretends()).carry_out(Plan([asked], asked, ["weights", "objective"])):
+        pass
+    assert watched == [*ROWS, *ROWS]  # another figure needs another series
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_series_on_cora(rate: float) -> None:
+    case = Case("cora", "own-metattack" if rate else None, rate, "random:0")
+    settings = settings_of({"epochs": 2, "num_layers": 3, "hidden_channels": 8})
+    trainings = [Training(case, "asgnn", settings, seed).key for seed in range(2)]
+    choice = Choice("table1", case, "asgnn", "none", "none", "asgnn", settings, 1, tuple(trainings))
+    found = series_of(choice, ["objective", "weights"])
+    assert [(one.training, one.kind) for one in found] == [
+        (key, kind) for key in trainings for kind in ("objective", "weights")
+    ]
+    objective, weights = found[0].content, found[1].content
+    assert objective["trained"] == 3
+    assert len(objective["terms"]) == DEEPER + 1
+    totals = [sum(terms[name] for name in TERMS) for terms in objective["terms"]]
+    assert all(after <= before * (1 + 1e-5) for before, after in itertools.pairwise(totals))
+    assert weights.keys() == ({"clean", "added"} if rate else {"clean"})
+    for layers in weights.values():
+        assert len(layers) == 3 + 1
+        assert set(layers[0].values()) == {1.0}  # the given graph
+        for layer in layers:
+            assert 0 <= layer["q05"] <= layer["q25"] <= layer["q50"] <= layer["q75"] <= layer["q95"] <= 1
+
+
+# --- real, and tiny ---------------------------------------------------------------------------------------------------
+
+
+def tiny() -> Spec:
+    """Dice at 1 flip an edge, so that the same rate is one flip a target for the attack on validation nodes."""
+    rows = [
+        Row("gcn", "GCN", "gcn", settings_of({"epochs": 2}), {"paper": {"lr": (0.01, 0.05)}}, None, None),
+        Row("mlp", "MLP", "mlp", settings_of({"epochs": 2}), {}, None, None),
+    ]
+    attacks = {"cora": ("dice", "random:0")}
+    return Spec("small", "", "test", "", attacks, (1.0,), ("validation", "attacked validation"), tuple(rows), {}, ())
+
+
+def test_a_tiny_table_is_trained_kept_and_found_again(tmp_path: Path) -> None:
+    asked = questions(tiny(), trials=3)
+    assert [one.row.name for one in asked] == ["gcn", "gcn", "mlp"]
+    with Store.open(tmp_path / "a.sqlite") as store, Store.open(tmp_path / "b.sqlite") as other:
+        choices = Engine(store, local("cpu")).settle(asked)
+        assert {one.key for one in store.choices()} == {one.key for one in choices}
+        summary = store.summary()
+        assert (summary.choices, summary.attacks) == (3, 1)
+        # of the two rules each 2 × 2 + 2 × 1; those reported by the second may be the first's; the row without a grid
+        assert 6 + 6 + 3 <= summary.trainings <= 6 + 6 + 3 + 3
+        for choice in choices:
+            reported = store.get(choice.trainings)
+            assert list(reported) == list(choice.trainings)
+            for outcome in reported.values():
+                assert {"val", "val_loss", "test", "clean_test"} <= outcome.figures.keys()
+        judged = [one for one in store.outcomes() if one.training.case.poisoned == VALIDATION_ATTACK]
+        assert len(judged) == 6
+        assert all("target" in one.figures for one in judged)
+        engine = Engine(store, Pretends(lambda training: pytest.fail("trained again")))
+        assert engine.settle(asked) == choices
+        Engine(other, local("cpu")).settle(asked)
+        assert other.content() == store.content()

@@ -1,0 +1,190 @@
+"""Where batches are run: here, and on a Ray cluster of two workers on this machine, of which some die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asgnn.errors import ConfigError, DataUnavailable
+from asgnn.experiments import work
+from asgnn.experiments.reproduce import Engine, plan
+from asgnn.experiments.store import Store
+from asgnn.experiments.trainings import Case, Outcome, Training, settings_of
+from asgnn.experiments.work import Batch, cluster, local, on_ray
+from asgnn.graphs import load_own
+
+CASE = Case("cora", "own-metattack", 0.25, "random:0")
+FEW = settings_of({"epochs": 2})
+
+
+def batches() -> list[Batch]:
+    """Three kinds of models, one of them with the flips beside it."""
+    made = [Batch(tuple(Training(CASE, model, FEW, seed) for seed in range(2))) for model in ("gcn", "mlp")]
+    made.append(Batch((Training(CASE, "appnp", FEW),), load_own("cora", "metattack", 0.1)))
+    return made
+
+
+def figures(done: Iterator[tuple[Batch, list[Outcome]]]) -> dict[str, tuple[object, object]]:
+    found: dict[str, tuple[object, object]] = {}
+    for batch, outcomes in done:
+        assert [one.training for one in outcomes] == list(batch.trainings)
+        assert not found.keys() & batch.keys  # nothing twice
+        found |= {one.training.key: (one.figures, one.scalars) for one in outcomes}
+    return found
+
+
+def test_here() -> None:
+    found = figures(local("cpu")(batches()))
+    assert len(found) == 5
+    missing = Batch((Training(Case("cora", "/nowhere/flips.npz", 0.0, "random:0"), "gcn", FEW),))
+    with pytest.raises(DataUnavailable):
+        list(local("cpu")([missing]))
+
+
+# --- no cluster -----------------------------------------------------------------------------------------------------
+
+
+def test_without_ray_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r'The ray executor needs Ray: pip install "asgnn\[ray\]"\.'), cluster():
+        pass
+
+
+def test_a_cluster_that_does_not_answer() -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}", "127.0.0.1:99999"):
+        with pytest.raises(ConfigError, match=f"No Ray cluster answers at {address} .*see whether it runs"):
+            cluster(address).__enter__()
+    with pytest.raises(ConfigError, match=r"The Ray cluster nonsense cannot be joined: .*\.$"):
+        cluster("nonsense").__enter__()
+
+
+# --- two workers, in the process of the tests -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[None]:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    with cluster(workers=2) as has_gpu:
+        assert isinstance(has_gpu, bool)
+        yield
+    assert not sys.modules["ray"].is_initialized()
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_a_cluster_gives_what_this_process_gives() -> None:
+    assert figures(on_ray("cpu")(batches())) == figures(local("cpu")(batches()))
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_an_error_in_a_worker_is_raised_here_as_it_was_there() -> None:
+    missing = Batch((Training(Case("cora", "/nowhere/flips.npz", 0.0, "random:0"), "gcn", FEW),))
+    with pytest.raises(DataUnavailable) as here:
+        list(local("cpu")([missing]))
+    with pytest.raises(DataUnavailable) as there:
+        list(on_ray("cpu")([missing]))
+    assert str(there.value) == str(here.value)
+    assert type(there.value) is DataUnavailable
+    wrong = Batch((Training(CASE, "gcn", settings_of({"depth": 2})),))
+    with pytest.raises(ConfigError, match=r"^There is no setting depth here; there are [a-z_, ]*\.$"):
+        list(on_ray("cpu")([wrong]))
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_a_batch_that_kills_every_worker_ends_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(batch: Batch, device: str, root: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(work, "run_batch", dies)
+    monkeypatch.setattr(work, "RETRIES", 1)
+    with pytest.raises(DataUnavailable, match=r"for gcn on cora, tried 2 times \(WorkerCrashedError\)"):
+        list(on_ray("cpu")(batches()[:1]))
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def undisturbed(store: Path) -> object:
+    """What the command below asks for, in this process; a store that has some of it already goes on with it."""
+    asked = plan("small", models=["gcn"], search="small", trials=3)
+    with Store.open(store) as found:
+        for _ in Engine(found, local("cpu"), largest=2).carry_out(asked):
+            pass
+        return found.content()
+
+
+def start(store: Path, *more: str) -> subprocess.Popen[str]:
+    words = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials", "3", "--batch", "2"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "asgnn", *words, "--device", "cpu", "--store", str(store), "--executor", "ray", *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def at_work(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The workers that are in the middle of a batch, as soon as there are any."""
+    for _ in range(1000):
+        assert process.poll() is None, process.communicate()
+        for one in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # gone by now
+                if one.cmdline()[:1] == ["ray::run_batch"]:
+                    return [one]
+        time.sleep(0.1)
+    raise AssertionError("no worker was at work in time")
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    return not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_a_worker_killed_in_the_middle_of_a_batch_changes_nothing(tmp_path: Path) -> None:
+    """Also, a cluster that runs already is joined, and still runs afterwards."""
+    ray = sys.modules["ray"]
+    process = start(tmp_path / "ray.sqlite", "--address", ray.get_runtime_context().gcs_address)
+    victims = at_work(process)
+    victims[0].kill()
+    printed, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert gone(victims)
+    assert "Kept in" in printed
+    assert all("trainings," in line for line in said.splitlines()), said  # nothing but the progress
+    with Store.open(tmp_path / "ray.sqlite", create=False) as found:
+        assert found.content() == undisturbed(tmp_path / "local.sqlite")
+    assert ray.cluster_resources()["CPU"] == 2
+
+
+def test_ctrl_c_leaves_no_cluster_behind_and_loses_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    process = start(tmp_path / "ray.sqlite")
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "trainings," in line
+    everyone = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1] == "asgnn: Interrupted; whatever was already written is kept."
+    assert "Traceback" not in said
+    assert gone(everyone)
+    with Store.open(tmp_path / "ray.sqlite", create=False) as found:
+        assert found.summary().trainings >= int(line.split("/")[0])
+    assert undisturbed(tmp_path / "ray.sqlite") == undisturbed(tmp_path / "local.sqlite")
