@@ -66,7 +66,7 @@ def test_streams_are_splitmix64() -> None:
     assert published(1234567, 3) == [6457827717110365317, 3203168211198807973, 9817491932198370423]
     seeds, streams = (0, 5, 2**62), Streams((0, 5, 2**62))
     for draw in (1, 2):
-        found = streams.bits(6, torch.device("cpu"))
+        found = streams.bits(6)
         expected = [published(mix(mix(seed) + draw), 6) for seed in seeds]
         assert [[x % 2**64 for x in row] for row in found.tolist()] == expected
 
@@ -74,7 +74,7 @@ def test_streams_are_splitmix64() -> None:
 def test_streams_do_not_meet() -> None:
     """Every pair of seed, draw and place has bits of its own, and half of them are set."""
     streams = Streams(range(40))
-    drawn = torch.stack([streams.bits(100, torch.device("cpu")) for _ in range(25)])
+    drawn = torch.stack([streams.bits(100) for _ in range(25)])
     assert drawn.unique().numel() == drawn.numel()
     shares = torch.stack([((drawn >> bit) & 1).double().mean() for bit in range(64)])
     assert (shares - 0.5).abs().max() < 5 * 0.5 / math.sqrt(drawn.numel())

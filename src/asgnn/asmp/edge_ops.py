@@ -10,16 +10,18 @@ The derivative of each is made of the others and of a permutation, so every orde
 size E·C is kept for the backward pass, and a faster backend has three functions to replace. T is the innermost
 dimension: a row of all trials is gathered as one piece of memory, and sums over C run along it.
 
-Each: time O(E C T), memory O(E T + N C T) kept, O(E C T) for a moment.
+Each: time O(E C T), memory O(E T + N C T) kept; on a CPU O(E C T) for a moment.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from asgnn.gpu import kernels
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.csr import csr_matmul
 
@@ -39,14 +41,16 @@ def sqdist(v: Tensor, adj: Adjacency) -> Tensor:
     return out
 
 
+def _on_gpu() -> ModuleType:
+    return kernels("asgnn.asmp.edge_ops_gpu")
+
+
 class _Spmm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
         ctx.adj = adj
         ctx.save_for_backward(weight, v)
-        if v.is_cuda:
-            return adj.row_sum(v.index_select(0, adj.col).mul_(weight.unsqueeze(1)))
-        return _cpu_spmm(weight, v, adj)
+        return _on_gpu().spmm(weight, v, adj) if v.is_cuda else _cpu_spmm(weight, v, adj)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -71,6 +75,8 @@ class _Sddmm(torch.autograd.Function):
     def forward(ctx: Any, u: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
         ctx.adj = adj
         ctx.save_for_backward(u, v)
+        if v.is_cuda:
+            return _on_gpu().sddmm(u, v, adj)
         return u.index_select(0, adj.row).mul_(v.index_select(0, adj.col)).sum(1)
 
     @staticmethod
@@ -87,6 +93,8 @@ class _Sqdist(torch.autograd.Function):
     def forward(ctx: Any, v: Tensor, adj: Adjacency) -> Tensor:
         ctx.adj = adj
         ctx.save_for_backward(v)
+        if v.is_cuda:
+            return _on_gpu().sqdist(v, adj)
         return v.index_select(0, adj.row).sub_(v.index_select(0, adj.col)).square_().sum(1)
 
     @staticmethod

@@ -32,7 +32,7 @@ FINALISTS = 5
 VALIDATION_TARGETS = 40
 VALIDATION_ATTACK = "validation-nettack"
 # What may differ between the trials of one batch, see asgnn.models.base.
-PER_TRIAL = {"lr", "weight_decay", "scalar_lr", "dropout", *SCALARS}
+PER_TRIAL = {"lr", "weight_decay", "scalar_lr", "dropout", "lambda1", "lambda2", *SCALARS}
 LARGEST_BATCH = {"cpu": 16, "cuda": 1024}
 
 

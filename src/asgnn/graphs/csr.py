@@ -8,6 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from asgnn.gpu import kernels
+
 
 def csr_matmul(
     crow: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int], dense: Tensor, out: Tensor | None = None
@@ -19,17 +21,15 @@ def csr_matmul(
     """
     if not dense.is_cuda:
         return torch.mm(torch.sparse_csr_tensor(crow, col, value, shape, check_invariants=False), dense, out=out)
-    from asgnn.graphs.csr_gpu import sum_rows  # here, because Triton is only there where a GPU is
-
-    found = sum_rows(crow, col, value, dense.unsqueeze(0))[0]
+    found: Tensor = kernels("asgnn.graphs.csr_gpu").sum_rows(crow, col, value, dense.unsqueeze(0))[0]
     return found if out is None else out.copy_(found)
 
 
 def segment_sum(values: Tensor, crow: Tensor) -> Tensor:
     """Σ of rows crow[i] … crow[i+1] − 1 of ``values`` (E, C), for each i, always in the same order."""
     if values.is_cuda:
-        # one thread an output, no atomics
-        return torch.segment_reduce(values, "sum", offsets=crow, axis=0, initial=0)
+        sums: Tensor = kernels("asgnn.graphs.csr_gpu").sum_segments(values, crow)
+        return sums
     # A product with a 0/1 matrix is the fastest ordered segment sum that torch has on a CPU.
     each, ones = _incidence(values.size(0), values.dtype)
     return csr_matmul(crow, each, ones, (crow.numel() - 1, values.size(0)), values)

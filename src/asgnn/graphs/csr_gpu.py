@@ -21,7 +21,7 @@ WIDEST = 256  # columns of a program
 def _sum_rows(
     crow: Any, col: Any, value: Any, keep: Any, order: Any, scale: Any, dense: Any, out: Any,
     nnz: Any, columns: Any, dense_trial: Any, dense_row: Any, out_trial: Any, out_row: Any,
-    MASKED: tl.constexpr, ORDERED: tl.constexpr, ENTRIES: tl.constexpr, WIDTH: tl.constexpr,
+    GATHERED: tl.constexpr, MASKED: tl.constexpr, ORDERED: tl.constexpr, ENTRIES: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """out[t, r, c] = scale[t] · Σ over entries e of row r with keep[t, e] of value[e] · dense[t, col[e], c]."""
     row, trial = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -32,19 +32,22 @@ def _sum_rows(
     for start in range(tl.load(crow + row), end, ENTRIES):
         e = start + tl.arange(0, ENTRIES)
         there = e < end
-        factor = tl.load(value + e, mask=there, other=0.0)
         if MASKED:
             place = e
             if ORDERED:
                 place = tl.load(order + e, mask=there, other=0)
             there = there & (tl.load(keep + trial * nnz + place, mask=there, other=0) != 0)
-        place = tl.load(col + e, mask=there, other=0)
+        place = e
+        if GATHERED:
+            place = tl.load(col + e, mask=there, other=0)
         block = tl.load(
-            dense + trial * dense_trial + place[:, None] * dense_row + c[None, :],
+            dense + trial * dense_trial + place[:, None].to(tl.int64) * dense_row + c[None, :],
             mask=there[:, None] & inside[None, :],
             other=0.0,
         )
-        total += tl.sum(factor[:, None] * block, axis=0)
+        if GATHERED:
+            block *= tl.load(value + e, mask=there, other=0.0)[:, None]
+        total += tl.sum(block, axis=0)
     if MASKED:
         total *= tl.load(scale + trial)
     tl.store(out + trial * out_trial + row * out_row + c, total, mask=inside)
@@ -68,7 +71,24 @@ def sum_rows(
         scale: (T,) the factor on what is kept.
         order: (nnz,) where in ``keep`` an entry stands; in its own place by default.
     """
-    trials, _, columns = dense.shape
+    return _launch(crow, col, value, dense, keep, scale, order)
+
+
+def sum_segments(values: Tensor, crow: Tensor) -> Tensor:
+    """Σ of rows crow[i] … crow[i+1] − 1 of ``values`` (E, C), for each i."""
+    return _launch(crow, None, None, values.unsqueeze(0), None, None, None)[0]
+
+
+def _launch(
+    crow: Tensor,
+    col: Tensor | None,
+    value: Tensor | None,
+    dense: Tensor,
+    keep: Tensor | None,
+    scale: Tensor | None,
+    order: Tensor | None,
+) -> Tensor:
+    trials, size, columns = dense.shape
     rows = crow.numel() - 1
     dense = dense if dense.stride(2) == 1 else dense.contiguous()
     out = torch.empty(trials, rows, columns, dtype=dense.dtype, device=dense.device)
@@ -78,8 +98,8 @@ def sum_rows(
     grid = (rows, triton.cdiv(columns, width), trials)
     _sum_rows[grid](
         crow, col, value, None if keep is None else keep.contiguous().view(torch.uint8), order, scale, dense, out,
-        col.numel(), columns, dense.stride(0), dense.stride(1), out.stride(0), out.stride(1),
-        MASKED=keep is not None, ORDERED=order is not None, ENTRIES=ENTRIES, WIDTH=width,
+        size if col is None else col.numel(), columns, dense.stride(0), dense.stride(1), out.stride(0), out.stride(1),
+        GATHERED=col is not None, MASKED=keep is not None, ORDERED=order is not None, ENTRIES=ENTRIES, WIDTH=width,
         num_warps=1 if width <= 64 else 4,
     )  # fmt: skip
     return out

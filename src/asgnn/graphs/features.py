@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from asgnn.errors import GraphError
+from asgnn.gpu import kernels
 from asgnn.graphs.csr import csr_matmul
 
 # Above this share of non-zeros a dense product is the faster one.
@@ -61,9 +62,8 @@ class Rows:
         return out.view(trials, rows, width)
 
     def _on_gpu(self, dense: Tensor, *kept: Tensor | None) -> Tensor:
-        from asgnn.graphs.csr_gpu import sum_rows  # here, because Triton is only there where a GPU is
-
-        return sum_rows(self.crow, self.col, self.value, dense, *kept)
+        found: Tensor = kernels("asgnn.graphs.csr_gpu").sum_rows(self.crow, self.col, self.value, dense, *kept)
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,8 @@ class APPNP(NodeClassifier):
     Time O(nnz(Z) H + N H C + K E C).
     """
 
+    repeatable = True
+
     def __init__(
         self,
         in_channels: int,

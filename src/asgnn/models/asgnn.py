@@ -203,6 +203,7 @@ class ASGNN(NodeClassifier):
         super().__init__()
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
         self.asmp = ASMP(num_layers, params=params, scheme=scheme, learn=learn, constraint=constraint, backend=backend)
+        self.repeatable = self.asmp.scheme.support == "edges"  # for a dense support the sign of λ is looked at
         widths = (in_channels, hidden_channels, out_channels, mlp_layers)
         self.signature = (
             *widths,

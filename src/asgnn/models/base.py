@@ -27,6 +27,8 @@ class NodeClassifier(nn.Module):
     """How many trials this module holds, or ``None`` for a plain model."""
     dense_matrices: int = 0
     """How many N × N matrices one trial takes up in training, for the size of a batch."""
+    repeatable: bool = False
+    """Whether every epoch launches the same kernels and never waits for a value, so that a CUDA graph can repeat it."""
 
     def forward(
         self,

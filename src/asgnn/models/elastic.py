@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from asgnn.errors import ConfigError, GraphError
+from asgnn.gpu import kernels
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features, Rows
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
+from asgnn.models.per_graph import once_per_graph
 
 Norm = Literal["l21", "l1"]
 
@@ -34,6 +36,10 @@ class ElasticGNN(NodeClassifier):
     Time O(nnz(Z) H + N H C + K E C), memory O(F H + N H + K E C).
     """
 
+    repeatable = True
+    lambda1: Tensor
+    lambda2: Tensor
+
     def __init__(
         self,
         in_channels: int,
@@ -52,40 +58,53 @@ class ElasticGNN(NodeClassifier):
         check_depth(num_layers)
         if norm not in ("l21", "l1"):
             raise ConfigError(f"norm must be l21 or l1; it is {norm!r}.")
-        self.signature = (in_channels, hidden_channels, out_channels, num_layers, lambda1, lambda2, mlp_layers, norm)
-        self.num_layers, self.lambda1, self.lambda2, self.norm = num_layers, lambda1, lambda2, norm
+        self.has_dual = lambda1 > 0
+        widths = (in_channels, hidden_channels, out_channels, mlp_layers)
+        self.signature = (*widths, num_layers, norm, self.has_dual)
+        self.num_layers, self.norm = num_layers, norm
+        for name, value in (("lambda1", lambda1), ("lambda2", lambda2)):
+            self.register_buffer(name, torch.tensor(float(value), dtype=torch.float64), persistent=False)
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
-        return self.propagate(self.mlp(features, rng), adj)
+        x = self.mlp(features, rng)
+        return self.propagate(x, adj, incidence_of(features, adj, x.dtype))
 
-    def propagate(self, x: Tensor, adj: Adjacency) -> Tensor:
-        """Elastic message passing of (T, N, C), Eqs. (14)–(18) of the paper."""
-        gamma = 1 / (1 + self.lambda2)
-        beta = 1 / (2 * gamma)
-        # (N, C·T): the matrices are the same for all trials, so each product takes all their columns at once
-        shape = (adj.num_nodes, x.size(2), x.size(0))
-        f = x.permute(1, 2, 0).reshape(adj.num_nodes, -1)
-        own, average = gamma * f, (1 - gamma) * adj.sym_weight(x.dtype)
-        incidence = Incidence(adj, x.dtype)
-        z: Tensor | None = None
-        pull: Tensor | None = None  # γΔ̃ᵀZ, with Z = 0 at the start
+    def propagate(self, x: Tensor, adj: Adjacency, incidence: Incidence | None = None) -> Tensor:
+        """Elastic message passing of (T, N, C), Eqs. (14)–(18) of the paper, with γZ in place of the dual variables Z.
+
+        In the paper a dual step is Z + βΔ̃(Y − γΔ̃ᵀZ) with β = 1/(2γ), brought back to length λ₁; times γ it is
+        W + Δ̃(Y − Δ̃ᵀW)/2, brought back to γλ₁: only the length is left that differs between trials.
+        """
+        gamma = (1 / (1 + self.lambda2)).view(-1).to(x.dtype)
+        radius = (self.lambda1 / (1 + self.lambda2)).view(-1).to(x.dtype)
+        # (N, C, T): the matrices are the same for all trials, so each product takes all their columns at once
+        f = x.permute(1, 2, 0).contiguous()
+        own, average, incidence = gamma * f, adj.sym_weight(x.dtype), incidence or Incidence(adj, x.dtype)
+        w: Tensor | None = None
+        pull: Tensor | None = None  # Δ̃ᵀW, with W = 0 at the start
         for _ in range(self.num_layers):
-            f = y = own + adj.matmul(average, f)
-            if self.lambda1 == 0:
+            f = y = own + (1 - gamma) * adj.matmul(average, f.flatten(1)).view_as(f)
+            if not self.has_dual:
                 continue
-            step = incidence.differences(y if pull is None else y - pull, beta)
-            z = self.project((step if z is None else z + step).view(-1, *shape[1:])).flatten(1)
-            pull = incidence.adjoint(z, gamma)
+            step = incidence.half_differences(y if pull is None else y - pull)
+            w = self.project(step if w is None else w + step, radius)
+            pull = incidence.adjoint(w)
             f = y - pull
-        return f.view(shape).permute(2, 0, 1)
+        return f.permute(2, 0, 1)
 
-    def project(self, z: Tensor) -> Tensor:
-        """The dual variables (edges, C, T), brought back into the ball of radius λ₁ where they left it."""
+    def project(self, w: Tensor, radius: Tensor) -> Tensor:
+        """(edges, C, T), brought back into balls of radius (T,) where it left them."""
         if self.norm == "l1":
-            return z.clamp(-self.lambda1, self.lambda1)
-        out: Tensor = _IntoBall.apply(z, self.lambda1)
+            return w.clamp(-radius, radius)
+        out: Tensor = _IntoBall.apply(w, radius)
         return out
+
+
+@once_per_graph
+def incidence_of(features: Features, adj: Adjacency, dtype: torch.dtype) -> Incidence:
+    del features
+    return Incidence(adj, dtype)
 
 
 class Incidence:
@@ -112,15 +131,18 @@ class Incidence:
             torch.stack([signed[upper], signed[adj.reverse[upper]]], 1).view(-1),
             (upper.numel(), adj.num_nodes),
         )
+        self.half, self.half_transposed = (
+            replace(rows, value=rows.value / 2) for rows in (self.matrix, self.transposed)
+        )
 
-    def differences(self, f: Tensor, scale: float) -> Tensor:
-        """scale · Δ̃F: (N, columns) → (edges, columns)."""
-        out: Tensor = _Product.apply(f, self.matrix, self.transposed, scale)
+    def half_differences(self, f: Tensor) -> Tensor:
+        """Δ̃F/2: (N, …) → (edges, …)."""
+        out: Tensor = _Product.apply(f, self.half, self.half_transposed)
         return out
 
-    def adjoint(self, z: Tensor, scale: float) -> Tensor:
-        """scale · Δ̃ᵀZ: (edges, columns) → (N, columns)."""
-        out: Tensor = _Product.apply(z, self.transposed, self.matrix, scale)
+    def adjoint(self, w: Tensor) -> Tensor:
+        """Δ̃ᵀW: (edges, …) → (N, …)."""
+        out: Tensor = _Product.apply(w, self.transposed, self.matrix)
         return out
 
 
@@ -128,22 +150,26 @@ class _Product(torch.autograd.Function):
     """A fixed sparse matrix times a dense one; the derivative is the product with its transpose."""
 
     @staticmethod
-    def forward(ctx: Any, dense: Tensor, matrix: Rows, transposed: Rows, scale: float) -> Tensor:
-        ctx.rest = transposed, matrix, scale
-        return replace(matrix, value=scale * matrix.value) @ dense
+    def forward(ctx: Any, dense: Tensor, matrix: Rows, transposed: Rows) -> Tensor:
+        ctx.matrices = transposed, matrix
+        return (matrix @ dense.flatten(1)).view(-1, *dense.shape[1:])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Product.apply(grad.contiguous(), *ctx.rest), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _Product.apply(grad.contiguous(), *ctx.matrices), None, None
 
 
 class _IntoBall(torch.autograd.Function):
     """z · min(1, radius/‖z‖) with lengths along dimension 1; one derivative, in one pass where all are inside."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, radius: float) -> Tensor:
+    def forward(ctx: Any, z: Tensor, radius: Tensor) -> Tensor:
+        if z.is_cuda:
+            ctx.save_for_backward(z, radius)
+            found: Tensor = kernels("asgnn.models.elastic_gpu").into_ball(z, radius)
+            return found
         squared = z.square().sum(1, keepdim=True)
-        outside = squared > radius**2
+        outside = squared > radius.square()
         ctx.all_inside = not bool(outside.any())
         if ctx.all_inside:
             return z.view_as(z)
@@ -154,6 +180,8 @@ class _IntoBall(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        if grad.is_cuda:
+            return kernels("asgnn.models.elastic_gpu").into_ball_backward(*ctx.saved_tensors, grad), None
         if ctx.all_inside:
             return grad, None
         z, shorter, along = ctx.saved_tensors

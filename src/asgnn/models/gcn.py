@@ -25,6 +25,8 @@ class GCN(NodeClassifier):
     Time O(nnz(Z) H + E (K H + C)).
     """
 
+    repeatable = True
+
     def __init__(
         self, in_channels: int, hidden_channels: int, out_channels: int, dropout: float = 0.5, num_layers: int = 2
     ) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asgnn.errors import ConfigError
+from asgnn.gpu import kernels
 from asgnn.graphs.features import Features
 
 
@@ -25,15 +26,29 @@ class Streams:
     of the time of an epoch.
     """
 
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self.seeds, self.draws = torch.tensor(list(seeds), dtype=torch.int64), 0
+    def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
+        self.seeds = _mix(torch.tensor(list(seeds), dtype=torch.int64)).to(device)
+        # counted on the device, so that what was captured in a CUDA graph draws on when it is repeated
+        self.draws = torch.zeros((), dtype=torch.int64, device=device)
 
-    def bits(self, count: int, device: torch.device) -> Tensor:
+    def bits(self, count: int) -> Tensor:
         """(T, count) int64."""
+        place = torch.arange(1, count + 1, device=self.draws.device) * GOLDEN
+        return _mix(self._start().unsqueeze(1) + place)
+
+    def at_least(self, below: Tensor, count: int) -> Tensor:
+        """(T, count) bool: for 16 random bits an element, as a signed number, whether they are not below (T,) int16."""
+        if below.is_cuda:
+            constants = (n % 2**64 for n in (GOLDEN, FIRST_FACTOR, SECOND_FACTOR))
+            found: Tensor = kernels("asgnn.models.layers_gpu").masks(self._start(), below, count, *constants)
+            return found
+        # four elements to a draw: several times faster than torch's bernoulli_ on a CPU
+        return self.bits(-(-count // 4)).view(torch.int16)[:, :count] >= below.unsqueeze(1)
+
+    def _start(self) -> Tensor:
+        """(T,) where the next draw of each trial begins."""
         self.draws += 1
-        start = _mix(_mix(self.seeds) + self.draws).to(device)
-        place = torch.arange(1, count + 1, device=device) * GOLDEN
-        return _mix(start.unsqueeze(1) + place)
+        return _mix(self.seeds + self.draws)
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -101,20 +116,30 @@ class Dropout(nn.Module):
         if not 0 <= rate <= 0.999:
             raise ConfigError(f"The dropout rate must lie between 0 and 0.999; it is {rate}.")
         self.register_buffer("rate", torch.tensor(float(rate), dtype=torch.float64), persistent=False)
+        self._known: tuple[Tensor, int, torch.dtype, bool, Tensor, Tensor] | None = None
 
     def keep(self, shape: tuple[int, ...], rng: Rng, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """A mask (T, \\*shape) of what is kept and the factor (T,) on it; ``None`` where nothing is dropped."""
-        rates = self.rate.view(-1).tolist()
-        if not self.training or not any(rates):
+        if not self.training:
             return None, None
-        size = math.prod(shape)
-        # 16 random bits an element, four elements to a draw: several times faster than torch's bernoulli_ on a CPU.
-        rng = rng or Streams(torch.randint(2**62, (len(rates),)).tolist())
-        bits = rng.bits(-(-size // 4), like.device)
-        steps = [round(rate * 2**16) for rate in rates]
-        below = torch.tensor([step - 2**15 for step in steps], dtype=torch.int16, device=like.device)
-        mask = (bits.view(torch.int16)[:, :size] >= below.unsqueeze(1)).view(len(rates), *shape)
-        return mask, torch.tensor([2**16 / (2**16 - step) for step in steps], dtype=like.dtype, device=like.device)
+        drops, below, scale = self._read(like.dtype)
+        if not drops:
+            return None, None
+        rng = rng or Streams(torch.randint(2**62, (below.numel(),)).tolist(), like.device)
+        return rng.at_least(below, math.prod(shape)).view(below.numel(), *shape), scale
+
+    def _read(self, dtype: torch.dtype) -> tuple[bool, Tensor, Tensor]:
+        """Whether there is a rate above 0; the steps of 1/65536 below which is dropped (T,); the factors (T,).
+
+        Read from the rates once: on a GPU, to look at them is to wait for it.
+        """
+        version = self.rate._version
+        if self._known is None or self._known[0] is not self.rate or self._known[1:3] != (version, dtype):
+            steps = [round(rate * 2**16) for rate in self.rate.view(-1).tolist()]
+            below = torch.tensor([step - 2**15 for step in steps], dtype=torch.int16, device=self.rate.device)
+            scale = torch.tensor([2**16 / (2**16 - step) for step in steps], dtype=dtype, device=self.rate.device)
+            self._known = self.rate, version, dtype, any(steps), below, scale
+        return self._known[3:]
 
     def forward(self, h: Tensor, rng: Rng = None) -> Tensor:
         """``h`` is (T, …)."""

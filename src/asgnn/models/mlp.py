@@ -16,6 +16,8 @@ class MLP(NodeClassifier):
     Time O(nnz(Z) H + N H C).
     """
 
+    repeatable = True
+
     def __init__(
         self,
         in_channels: int,

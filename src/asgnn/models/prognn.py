@@ -51,6 +51,7 @@ class ProGNN(GCN):
     """
 
     dense_matrices = 12
+    repeatable = False  # the structure moves every other epoch
 
     def __init__(
         self,

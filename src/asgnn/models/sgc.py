@@ -21,6 +21,8 @@ class SGC(NodeClassifier):
     Time O(nnz(Z) C + K E C).
     """
 
+    repeatable = True
+
     def __init__(self, in_channels: int, out_channels: int, num_layers: int = 2) -> None:
         super().__init__()
         check_depth(num_layers)

@@ -23,12 +23,14 @@ class TrialAdam:
         self.lr, self.weight_decay = lr, weight_decay
         self.first = [torch.zeros_like(p) for p in self.parameters]
         self.second = [torch.zeros_like(p) for p in self.parameters]
-        self.steps = 0
+        # β₁ᵗ and β₂ᵗ, kept on the device, so that a step that was captured in a CUDA graph can be repeated
+        self.powers = [torch.ones((), dtype=torch.float64, device=lr.device) for _ in (BETA1, BETA2)]
 
     @torch.no_grad()
     def step(self, grads: Iterable[Tensor | None]) -> None:
-        self.steps += 1
-        correct1, correct2 = 1 - BETA1**self.steps, 1 - BETA2**self.steps
+        for power, beta in zip(self.powers, (BETA1, BETA2), strict=True):
+            power *= beta
+        correct1, correct2 = (1 - power for power in self.powers)
         for p, grad, m, v in zip(self.parameters, grads, self.first, self.second, strict=True):
             if grad is None:
                 continue

@@ -1,0 +1,99 @@
+"""The three operations of :mod:`asgnn.asmp.edge_ops` on a GPU, in Triton: nothing of size E·C·T is ever written.
+
+A program takes a block of trials and either one node with the entries of its row, a few at a time (sums), or a few
+entries (values of entries); sums run in the order of the entries, so results are the same every time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from asgnn.graphs.adjacency import Adjacency
+
+TRIALS = 64  # of a program, at the most
+TILE = 4096  # numbers that a program holds of one operand
+
+
+@triton.jit
+def _spmm(
+    crow: Any, col: Any, weight: Any, v: Any, out: Any, channels: Any, trials: Any,
+    ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+) -> None:  # fmt: skip
+    node = tl.program_id(0).to(tl.int64)
+    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
+    inside = (c < channels)[:, None] & (t < trials)[None, :]
+    offset = c[:, None] * trials + t[None, :]
+    total = tl.zeros((CHANNELS, TRIALS), dtype=out.dtype.element_ty)
+    end = tl.load(crow + node + 1)
+    for start in range(tl.load(crow + node), end, ENTRIES):
+        e = start + tl.arange(0, ENTRIES)
+        there = e < end
+        other = tl.load(col + e, mask=there, other=0)
+        w = tl.load(weight + e[:, None] * trials + t[None, :], mask=there[:, None] & (t < trials)[None, :], other=0.0)
+        values = tl.load(
+            v + other[:, None, None] * channels * trials + offset[None, :, :],
+            mask=there[:, None, None] & inside[None, :, :],
+            other=0.0,
+        )
+        total += tl.sum(w[:, None, :] * values, axis=0)
+    tl.store(out + node * channels * trials + offset, total, mask=inside)
+
+
+@triton.jit
+def _of_entries(
+    row: Any, col: Any, u: Any, v: Any, out: Any, entries: Any, channels: Any, trials: Any,
+    SQUARED: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Σ over c of u_i v_j, or of (u_i − v_j)², for entries (i, j)."""
+    e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
+    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
+    there = e < entries
+    inside = there[:, None, None] & (c < channels)[None, :, None] & (t < trials)[None, None, :]
+    offset = (c[:, None] * trials + t[None, :])[None, :, :]
+    i, j = tl.load(row + e, mask=there, other=0), tl.load(col + e, mask=there, other=0)
+    a = tl.load(u + i[:, None, None] * channels * trials + offset, mask=inside, other=0.0)
+    b = tl.load(v + j[:, None, None] * channels * trials + offset, mask=inside, other=0.0)
+    found = tl.sum((a - b) * (a - b) if SQUARED else a * b, axis=1)
+    tl.store(out + e[:, None] * trials + t[None, :], found, mask=there[:, None] & (t < trials)[None, :])
+
+
+def spmm(weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
+    out = torch.empty_like(v, memory_format=torch.contiguous_format)
+    if out.numel():
+        shape, blocks = _tile(v)
+        _spmm[adj.num_nodes, blocks](
+            adj.crow, adj.col, weight.contiguous(), v.contiguous(), out, v.size(1), v.size(2), **shape
+        )
+    return out
+
+
+def sddmm(u: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
+    return _entries(u, v, adj, squared=False)
+
+
+def sqdist(v: Tensor, adj: Adjacency) -> Tensor:
+    return _entries(v, v, adj, squared=True)
+
+
+def _entries(u: Tensor, v: Tensor, adj: Adjacency, squared: bool) -> Tensor:
+    entries, (_, channels, trials) = adj.row.numel(), v.shape
+    out = v.new_empty(entries, trials)
+    if out.numel():
+        shape, blocks = _tile(v)
+        _of_entries[triton.cdiv(entries, shape["ENTRIES"]), blocks](
+            adj.row, adj.col, u.contiguous(), v.contiguous(), out, entries, channels, trials, SQUARED=squared, **shape
+        )
+    return out
+
+
+def _tile(v: Tensor) -> tuple[dict[str, int], int]:
+    """How much of (entries, channels, trials) a program holds, and how many blocks of trials there are."""
+    channels, trials = (triton.next_power_of_2(size) for size in v.shape[1:])
+    trials = max(1, min(trials, TRIALS, TILE // channels))
+    entries = max(1, min(TILE // (channels * trials), 16))
+    return {"ENTRIES": entries, "CHANNELS": channels, "TRIALS": trials}, triton.cdiv(v.size(2), trials)

@@ -1,0 +1,104 @@
+"""The GPU's kernels against torch. Without a GPU Triton's interpreter runs them: TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton comes with torch's builds for CUDA")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if not (torch.cuda.is_available() or INTERPRETED):
+    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
+
+from asgnn.asmp import edge_ops, edge_ops_gpu  # noqa: E402
+from asgnn.graphs.adjacency import Adjacency  # noqa: E402
+from asgnn.graphs.csr_gpu import sum_rows, sum_segments  # noqa: E402
+from asgnn.models import elastic_gpu, layers, layers_gpu  # noqa: E402
+from tests.awkward import AWKWARD  # noqa: E402
+
+DEVICE = "cpu" if INTERPRETED else "cuda"
+CLOSE = {torch.float32: {"rtol": 1e-4, "atol": 1e-4}, torch.float64: {"rtol": 1e-10, "atol": 1e-10}}
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("rows", "cols", "width", "trials"), [(5, 7, 3, 2), (33, 50, 64, 3), (4, 3, 300, 1), (1, 1, 1, 1), (40, 9, 7, 5)]
+)
+def test_row_sums_are_products(rows: int, cols: int, width: int, trials: int, dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(rows)
+    matrix = torch.randn(rows, cols, generator=rng, dtype=dtype) * (torch.rand(rows, cols, generator=rng) < 0.6)
+    matrix[0], matrix[rows // 2] = 1, 0  # a full row and an empty one
+    sparse = matrix.to_sparse_csr()
+    parts = [part.to(DEVICE) for part in (sparse.crow_indices(), sparse.col_indices(), sparse.values())]
+    dense = torch.randn(trials, cols, width, generator=rng, dtype=dtype)
+    for layout in (dense, dense.permute(1, 2, 0).contiguous().permute(2, 0, 1)):
+        torch.testing.assert_close(sum_rows(*parts, layout.to(DEVICE)).cpu(), matrix @ dense, **CLOSE[dtype])
+    nnz = sparse.values().numel()
+    keep, scale = torch.rand(trials, nnz, generator=rng) < 0.5, torch.rand(trials, generator=rng, dtype=dtype)
+    masked = torch.zeros(trials, rows, cols, dtype=dtype)
+    row, col = matrix.nonzero(as_tuple=True)
+    masked[:, row, col] = keep * matrix[row, col] * scale.view(-1, 1)
+    out = sum_rows(*parts, dense.to(DEVICE), keep.to(DEVICE), scale.to(DEVICE))
+    torch.testing.assert_close(out.cpu(), masked @ dense, **CLOSE[dtype])
+    order = torch.randperm(nnz, generator=rng)
+    elsewhere = torch.empty_like(keep)
+    elsewhere[:, order] = keep
+    again = sum_rows(*parts, dense.to(DEVICE), elsewhere.to(DEVICE), scale.to(DEVICE), order.to(DEVICE))
+    assert torch.equal(again, out)
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=["float32", "float64"])
+@pytest.mark.parametrize("sizes", [[3, 0, 40, 1], [1], [0, 0, 2]])
+@pytest.mark.parametrize("width", [1, 7, 300])
+def test_segments(sizes: list[int], width: int, dtype: torch.dtype) -> None:
+    values = torch.randn(sum(sizes), width, generator=torch.Generator().manual_seed(width), dtype=dtype)
+    crow = torch.tensor([0, *sizes]).cumsum(0)
+    expected = torch.stack([part.sum(0) for part in values.split(sizes)])
+    torch.testing.assert_close(sum_segments(values.to(DEVICE), crow.to(DEVICE)).cpu(), expected, **CLOSE[dtype])
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=["float32", "float64"])
+@pytest.mark.parametrize(("channels", "trials"), [(7, 1), (3, 5), (1, 70), (16, 65), (70, 2)])
+@pytest.mark.parametrize("name", AWKWARD)
+def test_operations_on_edges(name: str, channels: int, trials: int, dtype: torch.dtype) -> None:
+    n, edge_index = AWKWARD[name]
+    adj = Adjacency.of(edge_index, n)
+    there = adj.to(DEVICE)
+    rng = torch.Generator().manual_seed(channels)
+    u, v = (torch.randn(n, channels, trials, generator=rng, dtype=dtype) for _ in range(2))
+    weight = torch.rand(adj.row.numel(), trials, generator=rng, dtype=dtype)
+    a, b, w = (part.to(DEVICE) for part in (u, v, weight))
+    for expected, found in (
+        (edge_ops.spmm(weight, v, adj), edge_ops_gpu.spmm(w, b, there)),
+        (edge_ops.sddmm(u, v, adj), edge_ops_gpu.sddmm(a, b, there)),
+        (edge_ops.sqdist(v, adj), edge_ops_gpu.sqdist(b, there)),
+    ):
+        torch.testing.assert_close(found.cpu(), expected, **CLOSE[dtype])
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 1024, 3001])
+def test_masks_are_those_of_the_cpu(count: int) -> None:
+    seeds, below = [0, 5, 2**62], torch.tensor([-(2**15), 0, 30_000], dtype=torch.int16)
+    here, there = layers.Streams(seeds), layers.Streams(seeds, DEVICE)
+    constants = [n % 2**64 for n in (layers.GOLDEN, layers.FIRST_FACTOR, layers.SECOND_FACTOR)]
+    for _ in range(3):
+        expected = here.at_least(below, count)
+        found = layers_gpu.masks(there._start(), below.to(DEVICE), count, *constants)
+        assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=["float32", "float64"])
+@pytest.mark.parametrize(("edges", "channels", "trials"), [(5, 7, 1), (90, 3, 70), (1, 1, 1), (0, 3, 2)])
+def test_balls(edges: int, channels: int, trials: int, dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(edges)
+    z, grad = (torch.randn(edges, channels, trials, generator=rng, dtype=dtype) for _ in range(2))
+    radius = 3 * torch.rand(trials, generator=rng, dtype=dtype)
+    z.requires_grad_()
+    length = z.square().sum(1, keepdim=True).sqrt()
+    expected = torch.where(length > radius, z * radius / length, z)
+    expected.backward(grad)
+    parts = [part.detach().to(DEVICE) for part in (z, radius, grad)]
+    torch.testing.assert_close(elastic_gpu.into_ball(*parts[:2]).cpu(), expected.detach(), **CLOSE[dtype])
+    torch.testing.assert_close(elastic_gpu.into_ball_backward(*parts).cpu(), z.grad, **CLOSE[dtype])
