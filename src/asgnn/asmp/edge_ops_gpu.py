@@ -6,8 +6,6 @@ entries (values of entries); sums run in the order of the entries, so results ar
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -21,9 +19,9 @@ TILE = 4096  # numbers that a program holds of one operand
 
 @triton.jit
 def _spmm(
-    crow: Any, col: Any, weight: Any, v: Any, out: Any, channels: Any, trials: Any,
+    crow, col, weight, v, out, channels, trials,
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     node = tl.program_id(0).to(tl.int64)
     c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
     inside = (c < channels)[:, None] & (t < trials)[None, :]
@@ -46,9 +44,9 @@ def _spmm(
 
 @triton.jit
 def _of_entries(
-    row: Any, col: Any, u: Any, v: Any, out: Any, entries: Any, channels: Any, trials: Any,
+    row, col, u, v, out, entries, channels, trials,
     SQUARED: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Σ over c of u_i v_j, or of (u_i − v_j)², for entries (i, j)."""
     e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
     c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)

@@ -6,8 +6,6 @@ through memory three times. Triton comes with torch's builds for CUDA.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -19,10 +17,10 @@ WIDEST = 256  # columns of a program
 
 @triton.jit
 def _sum_rows(
-    crow: Any, col: Any, value: Any, keep: Any, order: Any, scale: Any, dense: Any, out: Any,
-    nnz: Any, columns: Any, dense_trial: Any, dense_row: Any, out_trial: Any, out_row: Any,
+    crow, col, value, keep, order, scale, dense, out,
+    nnz, columns, dense_trial, dense_row, out_trial, out_row,
     GATHERED: tl.constexpr, MASKED: tl.constexpr, ORDERED: tl.constexpr, ENTRIES: tl.constexpr, WIDTH: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """out[t, r, c] = scale[t] · Σ over entries e of row r with keep[t, e] of value[e] · dense[t, col[e], c]."""
     row, trial = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -15,9 +13,9 @@ TILE = 4096  # numbers that a program holds of one operand
 
 @triton.jit
 def _into_ball(
-    z: Any, radius: Any, grad: Any, out: Any, rows: Any, channels: Any, trials: Any,
+    z, radius, grad, out, rows, channels, trials,
     BACKWARD: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """z · min(1, radius/‖z‖), or what its derivative makes of ``grad``."""
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +11,7 @@ WORDS = 256  # of 64 bits that a program mixes, four elements each
 
 
 @triton.jit
-def _mix(x: Any, FIRST: tl.constexpr, SECOND: tl.constexpr) -> Any:
+def _mix(x, FIRST: tl.constexpr, SECOND: tl.constexpr):
     x = (x ^ (x >> 30)) * tl.full((), FIRST, tl.uint64)
     x = (x ^ (x >> 27)) * tl.full((), SECOND, tl.uint64)
     return x ^ (x >> 31)
@@ -21,9 +19,9 @@ def _mix(x: Any, FIRST: tl.constexpr, SECOND: tl.constexpr) -> Any:
 
 @triton.jit
 def _masks(
-    start: Any, below: Any, out: Any, count: Any,
+    start, below, out, count,
     GOLDEN: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, WORDS: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     trial = tl.program_id(1).to(tl.int64)
     word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
     place = (word + 1).to(tl.uint64) * tl.full((), GOLDEN, tl.uint64)
