@@ -12,10 +12,12 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (torch.cuda.is_available() or INTERPRETED):
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from asgnn.asmp import edge_ops, edge_ops_gpu  # noqa: E402
+from asgnn.asmp import BACKENDS, edge_ops, edge_ops_gpu  # noqa: E402
+from asgnn.asmp.gpu import GpuSteps  # noqa: E402
 from asgnn.graphs.adjacency import Adjacency  # noqa: E402
 from asgnn.graphs.csr_gpu import sum_rows, sum_segments  # noqa: E402
 from asgnn.models import elastic_gpu, layers, layers_gpu  # noqa: E402
+from tests.asmp.test_backends import SCHEMES, run, same  # noqa: E402
 from tests.awkward import AWKWARD  # noqa: E402
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -102,3 +104,30 @@ def test_balls(edges: int, channels: int, trials: int, dtype: torch.dtype) -> No
     parts = [part.detach().to(DEVICE) for part in (z, radius, grad)]
     torch.testing.assert_close(elastic_gpu.into_ball(*parts[:2]).cpu(), expected.detach(), **CLOSE[dtype])
     torch.testing.assert_close(elastic_gpu.into_ball_backward(*parts).cpu(), z.grad, **CLOSE[dtype])
+
+
+MOVING = [name for name, scheme in SCHEMES.items() if scheme.structure != "frozen" and not scheme.unit_norm]
+BATCHES: list[tuple[tuple[int, ...], torch.dtype, bool]] = [
+    ((), torch.float64, False),
+    ((3,), torch.float64, True),
+    ((2, 9), torch.float32, True),
+]
+
+
+@pytest.mark.parametrize("scheme", MOVING)
+@pytest.mark.parametrize("graph", AWKWARD)
+def test_steps_are_those_of_the_dense_reference(graph: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS, "gpu", GpuSteps)  # which the interpreter runs on a CPU, too
+    for batch, dtype, weighted in BATCHES:
+        check_steps(graph, scheme, batch, dtype, weighted)
+
+
+@pytest.mark.parametrize("scheme", ["paper", "degree"])
+def test_steps_of_many_trials(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS, "gpu", GpuSteps)
+    check_steps("isolated node", scheme, (edge_ops_gpu.MANY + 2,), torch.float64, True)
+
+
+def check_steps(graph: str, scheme: str, batch: tuple[int, ...], dtype: torch.dtype, weighted: bool) -> None:
+    settings = graph, SCHEMES[scheme], dtype, batch, weighted, DEVICE
+    same(SCHEMES[scheme], *run("gpu", *settings), *run("dense", *settings))

@@ -78,21 +78,27 @@ def test_edges_equal_dense(device: str, graph: str, scheme: Scheme) -> None:
     for dtype, batch, weighted in settings:
         dense, dense_grads = run("dense", graph, scheme, dtype, batch, weighted, device)
         edges, edge_grads = run("edges", graph, scheme, dtype, batch, weighted, device)
-        close(edges.h, dense.h)
-        n = edges.h.size(-2)
-        for ours, reference in zip(edges.weights, dense.weights, strict=True):
-            if scheme.support == "dense":
-                matrix = reference.new_zeros(*reference.shape[:-2], n, n)
-                matrix[..., edges.edge_index[0], edges.edge_index[1]] = ours
-                close(matrix, reference)  # so nothing appeared outside the edges either
-            else:
-                close(ours, reference)
-        for ours, reference in zip(edges.objective, dense.objective, strict=True):
-            assert (ours.after, ours.layer) == (reference.after, reference.layer)
-            for term in ("fidelity", "smoothness", "structure", "l1", "l2", "total"):
-                close(getattr(ours, term), getattr(reference, term))
-        for name, reference in dense_grads.items():
-            close(edge_grads[name], reference)
+        same(scheme, edges, edge_grads, dense, dense_grads)
+
+
+def same(
+    scheme: Scheme, ours: Propagation, our_grads: dict[str, Tensor], dense: Propagation, dense_grads: dict[str, Tensor]
+) -> None:
+    close(ours.h, dense.h)
+    n = ours.h.size(-2)
+    for found, reference in zip(ours.weights, dense.weights, strict=True):
+        if scheme.support == "dense":
+            matrix = reference.new_zeros(*reference.shape[:-2], n, n)
+            matrix[..., ours.edge_index[0], ours.edge_index[1]] = found
+            close(matrix, reference)  # so nothing appeared outside the edges either
+        else:
+            close(found, reference)
+    for terms, reference_terms in zip(ours.objective, dense.objective, strict=True):
+        assert (terms.after, terms.layer) == (reference_terms.after, reference_terms.layer)
+        for term in ("fidelity", "smoothness", "structure", "l1", "l2", "total"):
+            close(getattr(terms, term), getattr(reference_terms, term))
+    for name, reference in dense_grads.items():
+        close(our_grads[name], reference)
 
 
 @pytest.mark.parametrize("backend", ["dense", "edges"])

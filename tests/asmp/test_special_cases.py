@@ -92,7 +92,7 @@ BAD = {
     "sym adaptive": (ConfigError, "frozen", {"normalization": "sym"}),
     "joint steps": (ConfigError, "must both be 1", {"update": "joint", "h_steps": 2}),
     "no steps": (ConfigError, "at least one step", {"s_steps": 0}),
-    "backend": (ConfigError, "backend must be one of", {"backend": "gpu"}),
+    "backend": (ConfigError, "backend must be one of", {"backend": "tpu"}),
     "dense on edges": (
         ConfigError,
         "edge list cannot hold",

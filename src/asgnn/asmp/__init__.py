@@ -69,7 +69,8 @@ def asmp(
         edge_weight: (E,) the given weights in [0, 1]; ones by default. Self-loops of weight 1 are always added.
         objective, support, structure, update, normalization, h_steps, s_steps, unit_norm: the variant to run; see
             :class:`Scheme`.
-        backend: "auto" takes "dense" where S may leave the edges, else "edges"; the result says which.
+        backend: "auto" takes "dense" where S may leave the edges, else "edges", or on a GPU "gpu" where that has
+            kernels for the variant (first derivatives only); the result says which.
         trace: also return the objective after every half-step, term by term.
 
     Time O(K E C) and memory O(N C + K E) a trial on edges; O(K N² C) and O(K N²) on dense support.

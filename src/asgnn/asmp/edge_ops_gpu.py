@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asgnn.graphs.adjacency import Adjacency
 
-TRIALS = 64  # of a program, at the most
+MANY = 128  # trials
 TILE = 4096  # numbers that a program holds of one operand
 
 
@@ -63,7 +63,7 @@ def _of_entries(
 def spmm(weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
     out = torch.empty_like(v, memory_format=torch.contiguous_format)
     if out.numel():
-        shape, blocks = _tile(v)
+        shape, blocks = tile(v)
         _spmm[adj.num_nodes, blocks](
             adj.crow, adj.col, weight.contiguous(), v.contiguous(), out, v.size(1), v.size(2), **shape
         )
@@ -82,16 +82,23 @@ def _entries(u: Tensor, v: Tensor, adj: Adjacency, squared: bool) -> Tensor:
     entries, (_, channels, trials) = adj.row.numel(), v.shape
     out = v.new_empty(entries, trials)
     if out.numel():
-        shape, blocks = _tile(v)
+        shape, blocks = tile(v)
         _of_entries[triton.cdiv(entries, shape["ENTRIES"]), blocks](
             adj.row, adj.col, u.contiguous(), v.contiguous(), out, entries, channels, trials, SQUARED=squared, **shape
         )
     return out
 
 
-def _tile(v: Tensor) -> tuple[dict[str, int], int]:
-    """How much of (entries, channels, trials) a program holds, and how many blocks of trials there are."""
+def tile(v: Tensor) -> tuple[dict[str, int], int]:
+    """How much of (entries, channels, trials) a program holds, and how many blocks of trials there are.
+
+    With few trials there are few programs, and the node with the longest row is what all wait for: its entries are
+    fetched many at a time. With many trials there is always work, and long pieces of memory are better.
+    """
     channels, trials = (triton.next_power_of_2(size) for size in v.shape[1:])
-    trials = max(1, min(trials, TRIALS, TILE // channels))
-    entries = max(1, min(TILE // (channels * trials), 16))
+    entries, trials = (8, min(trials, 64)) if trials > MANY else (32, min(trials, 16))
+    while entries * channels * trials > TILE and entries > 1:
+        entries //= 2
+    while channels * trials > TILE and trials > 1:
+        trials //= 2
     return {"ENTRIES": entries, "CHANNELS": channels, "TRIALS": trials}, triton.cdiv(v.size(2), trials)

@@ -30,14 +30,19 @@ class EdgeSteps:
             degree = self.degree(self.a)[:, 0]
             rw = self.a[:, 0] / degree[adj.row]
             self.fixed = rw if scheme.normalization == "rw" else adj.sym_weight(x.dtype)
-        self.loops = adj.loops.unsqueeze(1)
-        # The coefficients of the two steps, once for all layers: each product of a scalar with all edges or all
-        # features is a pass over them, and two more on the way back.
+        self.s = self.a.expand(-1, self.x.size(2))
+        self.prepare()
+
+    def prepare(self) -> None:
+        """The coefficients of the two steps, once for all layers.
+
+        Each product of a scalar with all edges or all features is a pass over them, and two more on the way back.
+        """
+        self.loops = self.adj.loops.unsqueeze(1)
         step = 2 * self.eta1
         self.of_h, self.of_average, self.of_x = 1 - step - step * self.lam, step * self.lam, step * self.x
         self.of_s = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
         self.of_a = 2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1
-        self.s = self.a.expand(-1, self.x.size(2))
 
     def degree(self, s: Tensor) -> Tensor:
         return self.adj.row_sum(s).clamp(min=MIN_DEGREE)

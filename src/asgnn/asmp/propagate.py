@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -13,9 +13,10 @@ from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.objective import Terms
 from asgnn.asmp.params import ASMPParams, Scheme, one_of
 from asgnn.errors import ConfigError, GraphError
+from asgnn.gpu import kernels
 from asgnn.graphs.adjacency import Adjacency
 
-Backend = Literal["auto", "dense", "edges"]
+Backend = Literal["auto", "dense", "edges", "gpu"]
 
 
 class Steps(Protocol):
@@ -32,7 +33,24 @@ class Steps(Protocol):
     def structure(self, s: Tensor) -> Tensor: ...
 
 
-BACKENDS: dict[str, type[Steps]] = {"dense": DenseSteps, "edges": EdgeSteps}
+def _on_gpu(x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> Steps:
+    if not x.is_cuda:
+        raise ConfigError('backend="gpu" needs CUDA and triton; use backend="edges" here.')
+    if not _has_kernels(scheme):
+        raise ConfigError('backend="gpu" has kernels for a structure that moves, with rows as they are; use "edges".')
+    steps: Steps = kernels("asgnn.asmp.gpu").GpuSteps(x, adj, params, scheme)
+    return steps
+
+
+def _has_kernels(scheme: Scheme) -> bool:
+    return scheme.structure != "frozen" and not scheme.unit_norm
+
+
+BACKENDS: dict[str, Callable[[Tensor, Adjacency, ASMPParams, Scheme], Steps]] = {
+    "dense": DenseSteps,
+    "edges": EdgeSteps,
+    "gpu": _on_gpu,
+}
 
 
 @dataclass(frozen=True)
@@ -79,8 +97,9 @@ def propagate(
         raise GraphError('objective="degree" needs symmetric weights, and edge_weight differs between i → j and j → i.')
     leaves_edges = scheme.leaves_edges(params.lam)
     if backend == "auto":
-        backend = "dense" if leaves_edges else "edges"
-    elif backend == "edges" and leaves_edges:
+        on_edges: Backend = "gpu" if x.is_cuda and _has_kernels(scheme) else "edges"
+        backend = "dense" if leaves_edges else on_edges
+    elif backend != "dense" and leaves_edges:
         raise ConfigError(
             'support="dense" lets S grow where the graph has no edge, which an edge list cannot hold; '
             'use backend="dense", or objective="degree" with λ ≥ 0, whose S stays on the edges.'

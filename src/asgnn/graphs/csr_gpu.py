@@ -11,8 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ENTRIES = 16  # of a row that are fetched at once
-WIDEST = 256  # columns of a program
+MANY = 2**15  # programs
 
 
 @triton.jit
@@ -92,12 +91,20 @@ def _launch(
     out = torch.empty(trials, rows, columns, dtype=dense.dtype, device=dense.device)
     if out.numel() == 0:
         return out
-    width = min(triton.next_power_of_2(columns), WIDEST)
+    size = size if col is None else col.numel()
+    # With few programs all wait for the longest row, so many of its entries are fetched at once; with many there is
+    # always work, and no more is fetched than a row has.
+    mean = triton.next_power_of_2(max(2, size // rows))
+    width = min(triton.next_power_of_2(columns), 256)
+    if mean > 2 and rows * trials * triton.cdiv(columns, width) < MANY:
+        width, entries = min(width, 64), 32
+    else:
+        entries = min(mean, 16)
     grid = (rows, triton.cdiv(columns, width), trials)
     _sum_rows[grid](
         crow, col, value, None if keep is None else keep.contiguous().view(torch.uint8), order, scale, dense, out,
-        size if col is None else col.numel(), columns, dense.stride(0), dense.stride(1), out.stride(0), out.stride(1),
-        GATHERED=col is not None, MASKED=keep is not None, ORDERED=order is not None, ENTRIES=ENTRIES, WIDTH=width,
-        num_warps=1 if width <= 64 else 4,
+        size, columns, dense.stride(0), dense.stride(1), out.stride(0), out.stride(1),
+        GATHERED=col is not None, MASKED=keep is not None, ORDERED=order is not None, ENTRIES=entries, WIDTH=width,
+        num_warps=1 if entries * width <= 1024 else 4,
     )  # fmt: skip
     return out
