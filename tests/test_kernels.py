@@ -14,9 +14,10 @@ if not (torch.cuda.is_available() or INTERPRETED):
 
 from asgnn.asmp import BACKENDS, edge_ops, edge_ops_gpu  # noqa: E402
 from asgnn.asmp.gpu import GpuSteps  # noqa: E402
+from asgnn.graphs import undirected  # noqa: E402
 from asgnn.graphs.adjacency import Adjacency  # noqa: E402
 from asgnn.graphs.csr_gpu import sum_rows, sum_segments  # noqa: E402
-from asgnn.models import elastic_gpu, layers, layers_gpu  # noqa: E402
+from asgnn.models import elastic, layers, layers_gpu  # noqa: E402
 from tests.asmp.test_backends import SCHEMES, run, same  # noqa: E402
 from tests.awkward import AWKWARD  # noqa: E402
 
@@ -92,18 +93,38 @@ def test_masks_are_those_of_the_cpu(count: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", CLOSE, ids=["float32", "float64"])
-@pytest.mark.parametrize(("edges", "channels", "trials"), [(5, 7, 1), (90, 3, 70), (1, 1, 1), (0, 3, 2)])
-def test_balls(edges: int, channels: int, trials: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("first", [True, False], ids=["first layer", "later layer"])
+@pytest.mark.parametrize(
+    ("nodes", "edges", "channels", "trials"),
+    [(6, 5, 7, 1), (20, 90, 3, 70), (2, 1, 1, 1), (4, 0, 3, 2), (33, 90, 9, 5), (20, 17, 1, 65), (20, 33, 8, 33)],
+)
+def test_dual_steps(nodes: int, edges: int, channels: int, trials: int, first: bool, dtype: torch.dtype) -> None:
     rng = torch.Generator().manual_seed(edges)
-    z, grad = (torch.randn(edges, channels, trials, generator=rng, dtype=dtype) for _ in range(2))
-    radius = 3 * torch.rand(trials, generator=rng, dtype=dtype)
-    z.requires_grad_()
+    pairs = torch.combinations(torch.arange(nodes))
+    pairs = pairs[torch.randperm(len(pairs), generator=rng)[:edges]]
+    edge_index = undirected(pairs.t(), nodes)
+    i, j = edge_index
+    weight = torch.rand(nodes, nodes, generator=rng)
+    adj = Adjacency.of(edge_index, nodes, (weight + weight.t())[i, j] / 2)
+    here, there = elastic.Incidence(adj, dtype), elastic.Incidence(adj.to(DEVICE), dtype)
+    w, grad = (torch.randn(edges, channels, trials, generator=rng, dtype=dtype) for _ in range(2))
+    f = 3 * torch.randn(nodes, channels, trials, generator=rng, dtype=dtype)
+    # as wide as the steps are long: some vectors leave their balls and some do not
+    radius = 2 * channels**0.5 * torch.rand(trials, generator=rng, dtype=dtype)
+
+    matrix = here.half @ torch.eye(nodes, dtype=dtype)
+    leaves = [part.clone().requires_grad_() for part in (w, f)]
+    z = torch.einsum("en,nct->ect", matrix, leaves[1]) + (0 if first else leaves[0])
     length = z.square().sum(1, keepdim=True).sqrt()
     expected = torch.where(length > radius, z * radius / length, z)
     expected.backward(grad)
-    parts = [part.detach().to(DEVICE) for part in (z, radius, grad)]
-    torch.testing.assert_close(elastic_gpu.into_ball(*parts[:2]).cpu(), expected.detach(), **CLOSE[dtype])
-    torch.testing.assert_close(elastic_gpu.into_ball_backward(*parts).cpu(), z.grad, **CLOSE[dtype])
+    ours = [part.to(DEVICE).requires_grad_() for part in (w, f)]
+    found = elastic._DualStep.apply(None if first else ours[0], ours[1], radius.to(DEVICE), there)
+    found.backward(grad.to(DEVICE))
+    torch.testing.assert_close(found.detach().cpu(), expected.detach(), **CLOSE[dtype])
+    for mine, truth in zip(ours[first:], leaves[first:], strict=True):
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad.cpu(), truth.grad, **CLOSE[dtype])
 
 
 MOVING = [name for name, scheme in SCHEMES.items() if scheme.structure != "frozen" and not scheme.unit_norm]
@@ -119,15 +140,5 @@ BATCHES: list[tuple[tuple[int, ...], torch.dtype, bool]] = [
 def test_steps_are_those_of_the_dense_reference(graph: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BACKENDS, "gpu", GpuSteps)  # which the interpreter runs on a CPU, too
     for batch, dtype, weighted in BATCHES:
-        check_steps(graph, scheme, batch, dtype, weighted)
-
-
-@pytest.mark.parametrize("scheme", ["paper", "degree"])
-def test_steps_of_many_trials(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BACKENDS, "gpu", GpuSteps)
-    check_steps("isolated node", scheme, (edge_ops_gpu.MANY + 2,), torch.float64, True)
-
-
-def check_steps(graph: str, scheme: str, batch: tuple[int, ...], dtype: torch.dtype, weighted: bool) -> None:
-    settings = graph, SCHEMES[scheme], dtype, batch, weighted, DEVICE
-    same(SCHEMES[scheme], *run("gpu", *settings), *run("dense", *settings))
+        settings = graph, SCHEMES[scheme], dtype, batch, weighted, DEVICE
+        same(SCHEMES[scheme], *run("gpu", *settings), *run("dense", *settings))

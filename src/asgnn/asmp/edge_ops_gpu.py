@@ -13,8 +13,8 @@ from torch import Tensor
 
 from asgnn.graphs.adjacency import Adjacency
 
-MANY = 128  # trials
-TILE = 4096  # numbers that a program holds of one operand
+ENTRIES, TRIALS = 8, 16  # of a program, at the most
+TILE = 1024  # numbers that a program holds of one operand: no more, or few programs fit into the registers
 
 
 @triton.jit
@@ -90,15 +90,9 @@ def _entries(u: Tensor, v: Tensor, adj: Adjacency, squared: bool) -> Tensor:
 
 
 def tile(v: Tensor) -> tuple[dict[str, int], int]:
-    """How much of (entries, channels, trials) a program holds, and how many blocks of trials there are.
-
-    With few trials there are few programs, and the node with the longest row is what all wait for: its entries are
-    fetched many at a time. With many trials there is always work, and long pieces of memory are better.
-    """
-    channels, trials = (triton.next_power_of_2(size) for size in v.shape[1:])
-    entries, trials = (8, min(trials, 64)) if trials > MANY else (32, min(trials, 16))
-    while entries * channels * trials > TILE and entries > 1:
-        entries //= 2
-    while channels * trials > TILE and trials > 1:
-        trials //= 2
-    return {"ENTRIES": entries, "CHANNELS": channels, "TRIALS": trials}, triton.cdiv(v.size(2), trials)
+    """How much of (entries, channels, trials) a program of one warp holds, and how many blocks of trials there are."""
+    channels = triton.next_power_of_2(v.size(1))
+    trials = max(1, min(triton.next_power_of_2(v.size(2)), TRIALS, TILE // channels))
+    entries = max(1, min(ENTRIES, TILE // (channels * trials)))
+    shape = {"ENTRIES": entries, "CHANNELS": channels, "TRIALS": trials, "num_warps": 1}
+    return shape, triton.cdiv(v.size(2), trials)

@@ -82,22 +82,26 @@ class ElasticGNN(NodeClassifier):
         f = x.permute(1, 2, 0).contiguous()
         own, average, incidence = gamma * f, adj.sym_weight(x.dtype), incidence or Incidence(adj, x.dtype)
         w: Tensor | None = None
-        pull: Tensor | None = None  # Δ̃ᵀW, with W = 0 at the start
+        pull: Tensor | None = None  # −Δ̃ᵀW, with W = 0 at the start
         for _ in range(self.num_layers):
             f = y = own + (1 - gamma) * adj.matmul(average, f.flatten(1)).view_as(f)
             if not self.has_dual:
                 continue
-            step = incidence.half_differences(y if pull is None else y - pull)
-            w = self.project(step if w is None else w + step, radius)
-            pull = incidence.adjoint(w)
-            f = y - pull
+            w = self.dual_step(w, y if pull is None else y + pull, radius, incidence)
+            pull = incidence.pull(w)
+            f = y + pull
         return f.permute(2, 0, 1)
 
-    def project(self, w: Tensor, radius: Tensor) -> Tensor:
-        """(edges, C, T), brought back into balls of radius (T,) where it left them."""
+    def dual_step(self, w: Tensor | None, f: Tensor, radius: Tensor, incidence: Incidence) -> Tensor:
+        """W + Δ̃F/2 (edges, C, T), brought back into balls of radius (T,) where it left them; no W is W = 0."""
+        if f.is_cuda and self.norm == "l21":
+            found: Tensor = _DualStep.apply(w, f, radius, incidence)
+            return found
+        step = incidence.half_differences(f)
+        z = step if w is None else w + step
         if self.norm == "l1":
-            return w.clamp(-radius, radius)
-        out: Tensor = _IntoBall.apply(w, radius)
+            return z.clamp(-radius, radius)
+        out: Tensor = _IntoBall.apply(z, radius)
         return out
 
 
@@ -124,25 +128,24 @@ class Incidence:
         edge_of[adj.reverse[upper]] = edges
         apart = ~adj.loops
         crow = adj.crow - torch.arange(adj.num_nodes + 1, device=upper.device)  # one loop a row left out
-        self.transposed = Rows(crow.int(), edge_of[apart].int(), signed[apart], (adj.num_nodes, upper.numel()))
-        self.matrix = Rows(
+        transposed = Rows(crow.int(), edge_of[apart].int(), signed[apart], (adj.num_nodes, upper.numel()))
+        matrix = Rows(
             torch.arange(0, 2 * upper.numel() + 1, 2, device=upper.device).int(),
             torch.stack([adj.row[upper], adj.col[upper]], 1).view(-1).int(),
             torch.stack([signed[upper], signed[adj.reverse[upper]]], 1).view(-1),
             (upper.numel(), adj.num_nodes),
         )
-        self.half, self.half_transposed = (
-            replace(rows, value=rows.value / 2) for rows in (self.matrix, self.transposed)
-        )
+        self.half, self.half_transposed = (replace(rows, value=rows.value / 2) for rows in (matrix, transposed))
+        self.minus, self.minus_transposed = (replace(rows, value=-rows.value) for rows in (matrix, transposed))
 
     def half_differences(self, f: Tensor) -> Tensor:
         """Δ̃F/2: (N, …) → (edges, …)."""
         out: Tensor = _Product.apply(f, self.half, self.half_transposed)
         return out
 
-    def adjoint(self, w: Tensor) -> Tensor:
-        """Δ̃ᵀW: (edges, …) → (N, …)."""
-        out: Tensor = _Product.apply(w, self.transposed, self.matrix)
+    def pull(self, w: Tensor) -> Tensor:
+        """−Δ̃ᵀW: (edges, …) → (N, …); with its sign it is added, and no gradient is negated in a pass of its own."""
+        out: Tensor = _Product.apply(w, self.minus_transposed, self.minus)
         return out
 
 
@@ -164,10 +167,6 @@ class _IntoBall(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, radius: Tensor) -> Tensor:
-        if z.is_cuda:
-            ctx.save_for_backward(z, radius)
-            found: Tensor = kernels("asgnn.models.elastic_gpu").into_ball(z, radius)
-            return found
         squared = z.square().sum(1, keepdim=True)
         outside = squared > radius.square()
         ctx.all_inside = not bool(outside.any())
@@ -180,9 +179,27 @@ class _IntoBall(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        if grad.is_cuda:
-            return kernels("asgnn.models.elastic_gpu").into_ball_backward(*ctx.saved_tensors, grad), None
         if ctx.all_inside:
             return grad, None
         z, shorter, along = ctx.saved_tensors
         return torch.addcmul(grad * shorter, z, along * (grad * z).sum(1, keepdim=True), value=-1), None
+
+
+class _DualStep(torch.autograd.Function):
+    """:class:`_IntoBall` of W + Δ̃F/2 on a GPU; Z is made again on the way back, and only W and F are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor | None, f: Tensor, radius: Tensor, incidence: Incidence) -> Tensor:
+        ctx.incidence = incidence
+        ctx.save_for_backward(w, f, radius)
+        found: Tensor = kernels("asgnn.models.elastic_gpu").dual_step(w, f, radius, incidence.half)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        w, f, radius = ctx.saved_tensors
+        half, back = ctx.incidence.half, ctx.incidence.half_transposed
+        to_w = kernels("asgnn.models.elastic_gpu").dual_step_backward(w, f, radius, half, grad)
+        to_f = (back @ to_w.flatten(1)).view_as(f) if ctx.needs_input_grad[1] else None
+        return to_w if ctx.needs_input_grad[0] else None, to_f, None, None
