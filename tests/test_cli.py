@@ -467,6 +467,7 @@ REPRODUCE_REFUSED: dict[str, tuple[list[str], str]] = {
     "rate of another table": (["table2", "--rates", "0.25"], "table2 has no rate 0.25"),
     "rate that is no number": (["table1", "--rates", "0.1,many"], "A rate is a number, and 'many' is not"),
     "no trials": (["small", "--trials", "0"], "at least one trial"),
+    "figure on random splits": (["figure-structure", "--splits", "random"], "random ones are for tables"),
     "restricted figure": (["figure-structure", "--models", "asgnn"], "cannot be restricted"),
     "address without ray": (["small", "--address", "127.0.0.1:1"], "add --executor ray"),
     "no GPU": (["small", "--device", "cuda"], "--device cpu"),
@@ -517,6 +518,27 @@ def test_reproduce_a_small_table(asgnn: Run, tmp_path: Path) -> None:
     assert (again.returncode, again.stdout, again.stderr) == (0, done.stdout, "")
     with Store.open(store, create=False) as found:
         assert [one.rule for one in found.choices("small")] == ["none", "none"]
+
+
+def test_reproduce_on_random_splits(asgnn: Run, tmp_path: Path) -> None:
+    """The attack is told of, made once, and shared by the column without flips."""
+    words = ["reproduce", "table3", "--splits", "random", "--models", "gcn", "--search", "none", "--trials", "1"]
+    words += ["--device", "cpu", "--store", str(tmp_path / "store.sqlite")]
+    done = asgnn(*words, "--rates", "1")
+    assert done.returncode == 0, done.stderr
+    *attack, trained = done.stderr.splitlines()
+    assert attack[0].startswith("split-nettack at 1 on cora, random:0: 1/")
+    assert attack[-1].startswith("split-nettack at 1 on cora, random:0: ")
+    assert len(set(attack[-1].split()[-2].split("/"))) == 1
+    assert trained.startswith("1/1 trainings")
+    assert "a random split for each trial: cora, 1 flips for each target" in " ".join(done.stdout.split())
+    clean = asgnn(*words, "--rates", "0")
+    assert clean.returncode == 0, clean.stderr
+    assert [line.split(",")[0] for line in clean.stderr.splitlines()] == ["1/1 trainings"]
+    with Store.open(tmp_path / "store.sqlite", create=False) as found:
+        assert found.summary().attacks == 1
+        assert {one.case.split for one in found.choices("table3-random")} == {"random"}
+        assert {one.training.case.split for one in found.outcomes()} == {"random:0"}
 
 
 SMALL = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials", "3", "--batch", "2"]

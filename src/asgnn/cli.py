@@ -30,7 +30,7 @@ from asgnn.experiments.reproduce import Engine, plan
 from asgnn.experiments.run import ATTACKS, default_split
 from asgnn.experiments.spec import load_spec
 from asgnn.experiments.store import Store
-from asgnn.experiments.trainings import Choice
+from asgnn.experiments.trainings import Case, Choice
 from asgnn.experiments.work import Batch, Executor, cluster, local, on_ray
 from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
 from asgnn.training import RECIPES
@@ -47,6 +47,7 @@ err = Console(stderr=True)
 EXIT_CODES: dict[type[BaseException], int] = {ConfigError: 2, GraphError: 3, DataUnavailable: 3, DataCorrupt: 3}
 INTERRUPTED = 130
 RESULTS = Path("runs/results.sqlite")  # where reproduce keeps, and report reads, unless told otherwise
+PAUSE = 10.0  # seconds between two lines about an attack
 STOPPED = "Interrupted; whatever was already written is kept."
 # typer brings a click of its own in some releases and uses the public one in others: take the class from typer itself
 UsageProblem = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -73,6 +74,11 @@ class SearchName(StrEnum):
     wide = "wide"
     small = "small"
     none = "none"
+
+
+class SplitsName(StrEnum):
+    given = "given"
+    random = "random"
 
 
 class ExecutorName(StrEnum):
@@ -105,8 +111,8 @@ def _device(name: DeviceName) -> str:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, where a person is there to see it."""
+def _bar(what: str) -> Iterator[Callable[..., None]]:
+    """A progress bar on standard error, where a person is there to see it: told what is done, of how much, of what."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -115,7 +121,7 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
     )
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda done, total, what=what: bar.update(task, completed=done, total=total, description=what)
 
 
 @app.callback(invoke_without_command=True)
@@ -325,6 +331,13 @@ def reproduce(
     search: Annotated[
         SearchName, typer.Option(help="What is tried before: the paper's grid, ours, eight settings, nothing.")
     ] = (SearchName.paper),
+    splits: Annotated[
+        SplitsName,
+        typer.Option(
+            help="given, those that the attacked graphs were made for; or random, in the tables: one for each trial, "
+            "with the graph attacked anew for it."
+        ),
+    ] = SplitsName.given,
     store_path: Annotated[
         Path, typer.Option("--store", help="The file that results are kept in, and taken from.")
     ] = RESULTS,
@@ -349,13 +362,14 @@ def reproduce(
         rates=[_number(rate) for rate in _listed(rates)],
         trials=trials,
         search=search.value,
+        splits=splits.value,
         # a cluster wants all work at once that does not wait for other work
         together=executor is ExecutorName.ray,
     )
     with _executor(executor, address, device) as (run, place):
         store_path.parent.mkdir(parents=True, exist_ok=True)
-        with Store.open(store_path) as kept, _told(asked.expected) as tell:
-            engine = Engine(kept, run, place, largest=batch, progress=tell)
+        with Store.open(store_path) as kept, _told(asked.expected) as (progress, attacking):
+            engine = Engine(kept, run, place, largest=batch, progress=progress, attacking=attacking)
             for choices in engine.carry_out(asked):
                 _show_choices(kept, choices)
     page = "" if what is What.small else f"; asgnn report {store_path} makes a page of it"
@@ -384,15 +398,17 @@ def _number(word: str) -> float:
 
 
 @contextmanager
-def _told(expected: int) -> Iterator[Callable[[int, Batch], None]]:
-    """What is done, what is left and when it ends: a bar for a person, a line a batch for a log."""
-    began, first = time.monotonic(), -1
+def _told(expected: int) -> Iterator[tuple[Callable[[int, Batch], None], Callable[[Case, int, int], None]]]:
+    """What is done, what is left and when it ends: a bar for a person, lines for a log, one a batch."""
+    began = last = time.monotonic()
+    first, said = -1, 0.0
 
     def tell(done: int, batch: Batch) -> None:
-        nonlocal first
+        nonlocal first, last
+        last = time.monotonic()
         # what was in the store already took no time, and says nothing about what is left
         first = done - len(batch.trainings) if first < 0 else first
-        left = (time.monotonic() - began) / max(done - first, 1) * max(expected - done, 0)
+        left = (last - began) / max(done - first, 1) * max(expected - done, 0)
         case = batch.trainings[0].case
         where = f"{case.dataset} {case.poisoned or 'clean'} {case.rate:g}"
         line = (
@@ -400,11 +416,26 @@ def _told(expected: int) -> Iterator[Callable[[int, Batch], None]]:
         )
         print(line, file=sys.stderr, flush=True)
 
+    def tell_attack(case: Case, made: int, flips: int) -> None:
+        nonlocal began, last, said
+        now = time.monotonic()
+        began, last = began + now - last, now  # what attacks take is no time of trainings
+        if made == flips or now - said >= PAUSE:
+            print(f"{_attack(case)}: {made}/{flips} flips", file=sys.stderr, flush=True)
+            said = now
+
     if not err.is_terminal:
-        yield tell
+        yield tell, tell_attack
         return
     with _bar("training") as bar:
-        yield lambda done, batch: bar(done, expected)
+        yield (
+            lambda done, batch: bar(done, expected),
+            lambda case, made, flips: bar(made, flips, _attack(case)),
+        )
+
+
+def _attack(case: Case) -> str:
+    return f"{case.poisoned} at {case.rate:g} on {case.dataset}, {case.split}"
 
 
 def _show_choices(kept: Store, choices: list[Choice]) -> None:

@@ -77,7 +77,7 @@ class FakeStore:
         case, model = spec.case(dataset, rate), spec.row(row).model
         keys = []
         for seed, value in enumerate(values, first_seed):
-            training = Training(case, model, chosen, seed)
+            training = Training(case.of_trial(seed), model, chosen, seed)
             measured = {spec.figure: value, "val": value + 1} if figures is None else figures(value)
             self.outcomes[training.key] = Outcome(training, measured, 2.5, 10, machine, "0.1.0", scalars(seed))
             keys.append(training.key)
@@ -188,6 +188,30 @@ def test_rules_are_kept_apart_and_no_rule_serves_for_both() -> None:
         assert cell_of(report, "prognn", "table2", 5.0, rule).ours is not None
         assert f"### cora, settings chosen on {rule}" in as_markdown(report)
     assert [(one.cell.row, one.cell.rule) for one in report.lower] == [("prognn", "validation")]  # once, not by rule
+
+
+def test_random_splits_are_tables_of_their_own(store: FakeStore) -> None:
+    """A random split for each trial: other cells, findings and lower ones, tested seed by seed as all are."""
+    given = collect(store)
+    assert [table.spec.name for table in given.tables] == list(TABLES)
+    higher = {row: [value + 1 for value in values] for row, values in ANSWER.items()}
+    for row, name in (("asgnn", "ours"), ("asgnn-frozen", "frozen"), ("gcn", "gcn")):
+        store.add(higher[name], table="table1-random", row=row)
+    report = collect(store)
+    assert [table.spec.name for table in report.tables] == ["table1", "table1-random", "table2", "table3"]
+    assert cell_of(report, "asgnn") == cell_of(given, "asgnn")
+    cell = cell_of(report, "asgnn", "table1-random")
+    assert cell.ours is not None
+    assert cell.ours.mean == 80.0
+    assert [outcome.training.case.split for outcome in cell.outcomes] == ["random:0", "random:1", "random:2"]
+    assert cell.added == cell_of(given, "asgnn").added
+    assert report.findings[: len(given.findings)] == given.findings
+    assert report.findings[len(given.findings)].startswith("Ours on random splits is as good as the paper's")
+    assert len(report.findings) == 2 * len(given.findings)
+    assert [(one.table.spec.name, one.cell.row) for one in report.lower] == [("table1", "gcn")]
+    heading = "## Accuracy under global attack (Table 1), a random split for each trial"
+    assert heading in as_markdown(report)
+    assert heading not in as_markdown(given)
 
 
 def test_trials_that_the_store_lacks_are_said(store: FakeStore) -> None:
@@ -686,6 +710,22 @@ def test_the_page_switches_sorts_and_filters(whole: Report, tmp_path: Path) -> N
     assert found["tips"][1].startswith("after layer 32edges of the clean graph")
     assert found["tips"][2].startswith("lam at 25%ASGNN, the paper's objective")
     assert "324 settings of the paper search" in found["detail"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_has_random_splits_to_choose(store: FakeStore, tmp_path: Path, width: int) -> None:
+    store.add(ANSWER["ours"], table="table2-random", rate=5.0)
+    script = """
+    const table = document.querySelector("#table");
+    table.value = "table2-random";
+    table.dispatchEvent(new Event("change"));
+    return { title: document.querySelector("h2").textContent, page: document.documentElement.scrollWidth,
+      cells: document.querySelectorAll("#results-table .cell").length };
+    """
+    found = browse(collect(store), tmp_path, width, script)
+    assert found["title"].endswith("(Table 2), a random split for each trial")
+    assert found["page"] <= width
+    assert found["cells"] == 1
 
 
 def test_the_page_shows_text_as_text(store: FakeStore, tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 
+from asgnn.attacks import nettack_targets
 from asgnn.errors import ConfigError
-from asgnn.experiments import reproduce
+from asgnn.experiments import Cell, reproduce, run_cell
+from asgnn.experiments.attack import AttackSpec, run_attack
 from asgnn.experiments.figures import DEEPER, FIGURES, ROWS, TERMS, series_of
 from asgnn.experiments.reproduce import (
     FINALISTS,
@@ -26,12 +28,13 @@ from asgnn.experiments.reproduce import (
     Engine,
     Plan,
     Question,
+    attack_split,
     attack_validation,
     plan,
     questions,
 )
 from asgnn.experiments.run import find_split, load_graph
-from asgnn.experiments.spec import SMALL, TABLES, Row, Spec, load_spec
+from asgnn.experiments.spec import ANEW, RANDOM, SMALL, TABLES, Row, Spec, load_spec
 from asgnn.experiments.store import Store
 from asgnn.experiments.trainings import Case, Choice, Outcome, Series, Settings, Training, key_of, settings_of
 from asgnn.experiments.work import Batch, local
@@ -120,6 +123,7 @@ def spec(*rows: Row, rules: Sequence[str] = ("validation",), rates: Sequence[flo
 SEARCHED = row(lr=[0.1, 0.2, 0.3], dropout=[0.5, 0.8], num_layers=[2, 4])
 CASE = Case("cora", "nettack", 2.0, "published")
 JUDGED = replace(CASE, poisoned=VALIDATION_ATTACK)
+ON_RANDOM = Case("cora", f"{ANEW}nettack", 2.0, "random")
 
 
 def ask(
@@ -140,15 +144,14 @@ def settle(
 
 
 def mean(settings: Settings, trials: int, name: str, case: Case = CASE) -> float:
-    return fmean(made_up(Training(case, "gcn", settings, seed))[name] for seed in range(trials))
+    return fmean(made_up(Training(case.of_trial(seed), "gcn", settings, seed))[name] for seed in range(trials))
 
 
-@pytest.mark.parametrize(("rule", "case", "figure"), [
-    ("validation", CASE, "val"),
-    ("attacked validation", JUDGED, "target"),
-])  # fmt: skip
-def test_the_choice_is_the_best_of_the_best_five(rule: str, case: Case, figure: str) -> None:
-    (choice,), trainings = settle([ask(rule=rule)])
+@pytest.mark.parametrize("shown", [CASE, ON_RANDOM, Case("cora", None, 0.0, "random")])
+@pytest.mark.parametrize(("rule", "figure"), [("validation", "val"), ("attacked validation", "target")])
+def test_the_choice_is_the_best_of_the_best_five(rule: str, figure: str, shown: Case) -> None:
+    (choice,), trainings = settle([ask(rule=rule, case=shown)])
+    case = shown if rule == "validation" else replace(shown, poisoned=VALIDATION_ATTACK)
 
     def best_first(those: Iterable[Settings], trials: int) -> list[Settings]:
         return sorted(those, key=lambda one: (-mean(one, trials, figure, case), mean(one, trials, "val_loss", case)))
@@ -156,11 +159,12 @@ def test_the_choice_is_the_best_of_the_best_five(rule: str, case: Case, figure: 
     candidates = SEARCHED.candidates("paper")
     finalists = best_first(candidates, 2)[:5]
     assert choice.settings == best_first(finalists, 4)[0]
-    assert (choice.rule, choice.search, choice.tried, choice.case, choice.row) == (rule, "paper", 12, CASE, "gcn")
-    reported = [Training(CASE, "gcn", choice.settings, seed) for seed in range(4)]
+    assert (choice.rule, choice.search, choice.tried, choice.case, choice.row) == (rule, "paper", 12, shown, "gcn")
+    reported = [Training(shown.of_trial(seed), "gcn", choice.settings, seed) for seed in range(4)]
     assert choice.trainings == tuple(training.key for training in reported)
-    wanted = {Training(case, "gcn", one, seed) for one in candidates for seed in range(2)}
-    wanted |= {Training(case, "gcn", one, seed) for one in finalists for seed in range(4)} | set(reported)
+    wanted = {Training(case.of_trial(seed), "gcn", one, seed) for one in candidates for seed in range(2)}
+    wanted |= {Training(case.of_trial(seed), "gcn", one, seed) for one in finalists for seed in range(4)}
+    wanted |= set(reported)
     assert set(trainings) == wanted
     assert len(trainings) == len(wanted)  # none twice
 
@@ -296,6 +300,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "rate": ("table2", {"rates": [0.25]}, r"table2 has no rate 0.25; it has 0.0, 1.0, 2.0"),
     "trials": ("table1", {"trials": 0}, "at least one trial; trials is 0"),
     "figure": ("figure-structure", {"datasets": ["acm"]}, "asgnn-paper, asgnn on cora at 0 and 0.25; it cannot be"),
+    "figure on random splits": (
+        "figure-structure",
+        {"splits": "random"},
+        "given splits; random ones are for tables",
+    ),
+    "splits": ("table1", {"splits": "other"}, "no table 'table1-other'"),
 }
 
 
@@ -333,38 +343,56 @@ ASKED = [
     for case in (CASE, Case("acm", "own-nettack", 1.0, "random:0"))
     for question in [ask(given, rule, case=case)]
 ]
+ASKED_ON_RANDOM = [
+    ask(row("appnp", model="appnp", lr=[0.1, 0.2], num_layers=[2, 4]), rule, case=case)
+    for rule in ("validation", "attacked validation")
+    for case in (ON_RANDOM, Case("cora", None, 0.0, "random"))
+]
+BOTH = pytest.mark.parametrize("asked", [ASKED, ASKED_ON_RANDOM], ids=["given", "random"])
 
 
+@BOTH
 @pytest.mark.parametrize("largest", [1, 5, 7, None])
-def test_a_batch_is_one_graph_one_kind_and_never_larger_than_allowed(largest: int | None) -> None:
-    batches = batched(Memory(), ASKED, largest)
+def test_a_batch_is_one_graph_one_kind_and_never_larger_than_allowed(
+    largest: int | None, asked: Sequence[Question]
+) -> None:
+    batches = batched(Memory(), asked, largest)
     for batch in batches:
         assert 1 <= len(batch.trainings) <= (largest or 16)
-        assert len({training.case for training in batch.trainings}) == 1
+        case = batch.trainings[0].case
+        assert all(case in (one.case, replace(one.case, split=case.split)) for one in batch.trainings)
+        assert len({one.case for one in batch.trainings}) == 1 or case.poisoned is None
         assert len({training.model for training in batch.trainings}) == 1
         fixed = {tuple(one for one in training.settings if one[0] not in PER_TRIAL) for training in batch.trainings}
         assert len(fixed) == 1
-        assert (batch.flips is not None) == (batch.trainings[0].case.poisoned == VALIDATION_ATTACK)
+        assert (batch.flips is not None) == (case.poisoned in (VALIDATION_ATTACK, ON_RANDOM.poisoned))
     keys = [key for batch in batches for key in batch.keys]
     assert len(keys) == len(set(keys))
 
 
-def test_batches_do_not_depend_on_what_is_there_already() -> None:
-    whole = [batch.trainings for batch in batched(Memory(), ASKED)]
+def test_the_clean_graph_is_trained_on_all_splits_side_by_side() -> None:
+    batches = batched(Memory(), [ask(row(), case=Case("cora", None, 0.0, "random"), trials=4)])
+    assert [[one.case.split for one in batch.trainings] for batch in batches] == [[f"random:{i}" for i in range(4)]]
+
+
+@BOTH
+def test_batches_do_not_depend_on_what_is_there_already(asked: Sequence[Question]) -> None:
+    whole = [batch.trainings for batch in batched(Memory(), asked)]
     everything = [training for trainings in whole for training in trainings]
     draw = random.Random(0)
     for share in (0.0, 0.3, 0.9, 1.0):
         there = {training for training in everything if draw.random() < share}
         store = Memory()
         store.add(Pretends().outcome(training) for training in there)
-        again = [batch.trainings for batch in batched(store, ASKED)]
+        again = [batch.trainings for batch in batched(store, asked)]
         # those of which something is missing, whole; and none of the others
         assert again == [trainings for trainings in whole if not set(trainings) <= there]
 
 
-def test_a_run_that_was_stopped_anywhere_ends_the_same() -> None:
+@BOTH
+def test_a_run_that_was_stopped_anywhere_ends_the_same(asked: Sequence[Question]) -> None:
     whole = Memory()
-    count = len(batched(whole, ASKED))
+    count = len(batched(whole, asked))
 
     @dataclass
     class Stops(Pretends):
@@ -380,18 +408,20 @@ def test_a_run_that_was_stopped_anywhere_ends_the_same() -> None:
     for left in range(count):
         store = Memory()
         with pytest.raises(KeyboardInterrupt):
-            Engine(store, Stops(left=left), largest=5).settle(ASKED)
-        assert len(batched(store, ASKED)) == count - left  # nothing that was finished is done again
+            Engine(store, Stops(left=left), largest=5).settle(asked)
+        assert len(batched(store, asked)) == count - left  # nothing that was finished is done again
         assert store == whole
 
 
-def test_together_or_apart_the_batches_are_the_same() -> None:
+@pytest.mark.parametrize("splits", ["given", "random"])
+def test_together_or_apart_the_batches_are_the_same(splits: str) -> None:
     """So that a cluster, which is given everything at once, ends with the same figures."""
 
     def made(together: bool) -> set[tuple[Training, ...]]:
         executor = Pretends()
         engine = Engine(Memory(), executor)
-        asked = plan("table2", datasets=["cora"], models=["gcn", "appnp"], search="small", together=together)
+        restricted = {"datasets": ["cora"], "models": ["gcn", "appnp"], "rates": [0.0, 5.0]}
+        asked = plan("table2", **restricted, search="small", splits=splits, together=together)
         for _ in engine.carry_out(asked):
             pass
         return {batch.trainings for batch in executor.batches}
@@ -399,22 +429,27 @@ def test_together_or_apart_the_batches_are_the_same() -> None:
     assert made(True) == made(False)
 
 
-def test_the_attack_on_validation_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+def test_an_attack_is_made_once(asked: Sequence[Question], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each split that it is needed on, and for each case of its own."""
     made: list[Case] = []
 
-    def attack(case: Case, root: object) -> Perturbation:
+    def attack(case: Case, *_: object) -> Perturbation:
         made.append(case)
-        return Perturbation(torch.empty(2, 0, dtype=torch.int64), 9, torch.tensor([len(made)]))
+        return Perturbation(torch.empty(2, 0, dtype=torch.int64), 99, torch.tensor([len(made)]))
 
-    monkeypatch.setattr(reproduce, "attack_validation", attack)
+    for name in ("attack_validation", "attack_split"):
+        monkeypatch.setattr(reproduce, name, attack)
     store = Memory(attacked=None)
-    batches = batched(store, ASKED)
-    assert made == [replace(case, poisoned=VALIDATION_ATTACK) for case in (CASE, ASKED[1].case)]
+    batches = batched(store, asked)
+    needed = [case for one in asked for case in (one.case, one.judge[0])]
+    on_splits = {case.of_trial(trial) for case in needed for trial in range(4)}
+    assert set(made) == {case for case in on_splits if case.poisoned in (VALIDATION_ATTACK, ON_RANDOM.poisoned)}
     targets = {batch.trainings[0].case: batch.flips.targets.tolist() for batch in batches if batch.flips is not None}
-    assert targets == {made[0]: [1], made[1]: [2]}
+    assert targets == {case: [i] for i, case in enumerate(made, 1)}
     store.outcomes.clear()
-    batched(store, ASKED)
-    assert len(made) == 2
+    batched(store, asked)
+    assert len(made) == len(targets)
 
 
 def test_progress_counts_to_what_was_expected() -> None:
@@ -452,6 +487,144 @@ def test_validation_nodes_of_the_highest_degree_are_attacked(rate: float) -> Non
         assert attack_validation(case).flips.equal(found.flips)
     graph = load_graph(case, flips=found)
     assert graph.data.num_edges == graph.clean.num_edges if rate == 0 else graph.data is not graph.clean
+
+
+# --- random splits ----------------------------------------------------------------------------------------------------
+
+# table, dataset, rate, row → the keys of its second training and of its choice, of two trials without a search
+KEYS: dict[tuple[str, str, float, str], tuple[str, str]] = {
+    ("table1", "cora", 0.25, "gcn"): (
+        "d6bb5404229609db70b16fa34e3121e39724b97e572ce8b70b3fd4b6a79ae838",
+        "1c1cde6e258ca16048307a3003b8156245853fa060fdb9baebbcb464230a98e5",
+    ),
+    ("table1", "acm", 0.0, "asgnn"): (
+        "eb14a55657c458547f4a5a725cb470b7f253346367743993f86d4c7d6e2d1c23",
+        "4ace708c2ed5c8afe1bc0c183b61953c1bc427bf52359745a688f6fe28736ddf",
+    ),
+    ("table2", "citeseer", 5.0, "asgnn-frozen"): (
+        "244a02d6752b8ec442c1e9455f0567bce934289e464a376f3d8424169872ae48",
+        "a18da0a12bcedb3bd2ae912b2ac4beba0204bc5a8e009dbd3f3ff29ed739c008",
+    ),
+    ("table3", "cora", 0.0, "gcn"): (
+        "3f1d443dc8811168d387ae8162d8d774c937fe11bcdc93b2871c0e95f0f71512",
+        "39eefe732bbcad0d6aabadb54c91ac90d0cd6ef976d732c7b6110ab584a9b428",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", KEYS)
+def test_keys_on_given_splits_stay(place: tuple[str, str, float, str]) -> None:
+    """So that a store stays valid; on random splits they are others."""
+    table, dataset, rate, name = place
+    found = {}
+    for splits in ("given", "random"):
+        restricted = {"datasets": [dataset], "rates": [rate], "models": [name]}
+        asked = plan(table, **restricted, trials=2, search="none", splits=splits).waves[0][0]
+        (choice,), (_, second) = settle([asked])
+        found[splits] = (second.key, choice.key)
+    assert found["given"] == KEYS[place]
+    assert not set(found["given"]) & set(found["random"])
+
+
+@pytest.mark.parametrize("name", [*TABLES, SMALL])
+def test_a_table_on_random_splits_is_the_same_table(name: str) -> None:
+    given, random = load_spec(name), load_spec(name + RANDOM)
+    assert random.title == f"{given.title}, a random split for each trial"
+    for part in ("figure", "unit", "rates", "rules", "rows", "paper"):
+        assert getattr(random, part) == getattr(given, part)
+    for dataset in given.attacks:
+        for rate in given.rates:
+            case = given.case(dataset, rate)
+            anew = case.poisoned and ANEW + case.poisoned.removeprefix("own-")
+            assert random.case(dataset, rate) == replace(case, poisoned=anew, split="random")
+
+
+def test_all_on_random_splits_is_the_tables() -> None:
+    asked = plan("all", splits="random", search="none", trials=2)
+    assert (asked.drawn, asked.kinds) == ([], [])
+    assert [wave[0].spec.name for wave in asked.waves if wave[0].case.rate == 0 and wave[0].case.dataset == "cora"] == [
+        f"{name}{RANDOM}" for name in TABLES
+    ]
+    assert asked.expected == plan("all", search="none", trials=2).expected  # table3 shares its trainings here, too
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_nettack_on_a_random_split(rate: float) -> None:
+    """The targets are test nodes of this split; without flips they are the same."""
+    store, executor = Memory(attacked=None), Pretends()
+    Engine(store, executor).settle([ask(row(), case=replace(ON_RANDOM, rate=rate), trials=2)])
+    data = load_dataset("cora")
+    for trial, batch in enumerate(executor.batches):
+        assert batch.flips is not None
+        assert batch.flips.targets is not None
+        split = find_split(f"random:{trial}", data, "cora")
+        assert batch.flips.targets.equal(nettack_targets(data, split.test))
+        assert len(batch.flips) == rate * len(batch.flips.targets)
+        whole = run_attack(AttackSpec("cora", "nettack", per_target=1, split=f"random:{trial}"), data)
+        assert batch.flips.flips.equal(whole.first(len(batch.flips)).flips)
+    assert len(executor.batches) == len(store.attacks) == 2
+
+
+def test_a_clean_cell_is_what_train_gives(tmp_path: Path) -> None:
+    """``asgnn train --split random``, seed by seed."""
+    with Store.open(tmp_path / "store.sqlite") as store:
+        (choice,) = Engine(store, local("cpu")).settle([ask(row(), case=Case("cora", None, 0.0, "random"), trials=2)])
+        found = list(store.get(choice.trainings).values())
+    assert [one.training.case.split for one in found] == ["random:0", "random:1"]
+    record = run_cell(Cell("cora", "gcn", split="random", trials=2))
+    assert [one.figures["test"] for one in found] == record.test
+    assert [one.figures["val"] for one in found] == record.val
+
+
+FEW = {0.0: 0, 0.0005: 2, 0.001: 5}  # rates of Metattack, and flips on Cora
+
+
+def few_flips() -> list[Question]:
+    rows = [Row(name, name, name, settings_of({"epochs": 2}), {}, None, None) for name in ("gcn", "mlp")]
+    attacks = {"cora": (f"{ANEW}metattack", "random")}
+    return questions(Spec("small", "", "test", "", attacks, tuple(FEW), ("validation",), tuple(rows), {}, ()), trials=2)
+
+
+def test_metattack_is_made_once_a_split_and_a_stopped_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduce, "LARGEST_RATE", max(FEW))
+    told: list[tuple[str, int, int]] = []
+
+    def tell(case: Case, made: int, flips: int) -> None:
+        told.append((case.split, made, flips))
+
+    def stop(case: Case, *rest: Any) -> Perturbation:
+        if case.split == "random:1":
+            raise KeyboardInterrupt
+        return attack_split(case, *rest)
+
+    seen: dict[float, list[Perturbation]] = {}
+
+    def watched(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
+        for batch in batches:
+            if batch.flips is not None:
+                seen.setdefault(batch.trainings[0].case.rate, []).append(batch.flips)
+        yield from local("cpu")(batches)
+
+    asked = few_flips()
+    with Store.open(tmp_path / "a.sqlite") as stopped, Store.open(tmp_path / "b.sqlite") as whole:
+        monkeypatch.setattr(reproduce, "attack_split", stop)
+        with pytest.raises(KeyboardInterrupt):
+            Engine(stopped, local("cpu"), attacking=tell).settle(asked)
+        monkeypatch.setattr(reproduce, "attack_split", attack_split)
+        assert stopped.summary().attacks == 1  # kept at once
+        Engine(stopped, watched, attacking=tell).settle(asked)
+        assert told == [(f"random:{i}", made, 5) for i in range(2) for made in range(1, 6)]
+        assert {rate: {len(one) for one in flips} for rate, flips in seen.items()} == {0.0005: {2}, 0.001: {5}}
+        for small, large in itertools.product(seen[0.0005], seen[0.001]):
+            same = small.meta["split"] == large.meta["split"]
+            assert small.flips.equal(large.first(2).flips) == same
+        # the rates one by one, the largest last: the results do not depend on what else was asked for
+        for rate in FEW:
+            Engine(whole, local("cpu")).settle([one for one in asked if one.case.rate == rate])
+        assert stopped.content() == whole.content()
+        assert (whole.summary().attacks, whole.summary().trainings) == (2, 2 * 2 * 3)
 
 
 # --- the specifications -----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -17,13 +17,16 @@ import torch
 from asgnn.asmp import SCALARS
 from asgnn.attacks import nettack
 from asgnn.errors import ConfigError
+from asgnn.experiments.attack import TARGETED, AttackSpec, run_attack
 from asgnn.experiments.figures import FIGURES, RATES, ROWS, series_of
 from asgnn.experiments.machine import machine
 from asgnn.experiments.run import find_split
-from asgnn.experiments.spec import TABLES, Row, Spec, load_spec
+from asgnn.experiments.spec import ANEW, TABLES, Row, Spec, load_spec
 from asgnn.experiments.trainings import Case, Choice, Outcome, Series, Settings, Training
 from asgnn.experiments.work import Batch, Executor
-from asgnn.graphs import Perturbation, load_dataset
+from asgnn.graphs import DATASETS, Perturbation, load_dataset
+from asgnn.graphs.own import LARGEST_RATE
+from asgnn.progress import Progress
 
 # The two stages of a search, the same for every model: all settings with few trials, the best again with all.
 FIRST_TRIALS = 2
@@ -100,7 +103,7 @@ class Question:
         )
 
     def _trainings(self, case: Case, settings: Settings, trials: int) -> list[Training]:
-        return [Training(case, self.row.model, settings, seed) for seed in range(trials)]
+        return [Training(case.of_trial(seed), self.row.model, settings, seed) for seed in range(trials)]
 
     def _ranked(
         self, remaining: list[Settings], trials: int
@@ -185,21 +188,27 @@ def plan(
     rates: Sequence[float] = (),
     trials: int = 10,
     search: str = "paper",
+    splits: str = "given",
     together: bool = False,
 ) -> Plan:
-    """The questions of a table, of a figure or of all of them; a wave is a cell, or everything ``together``."""
+    """The questions of a table, of a figure or of all of them; a wave is a cell, or everything ``together``.
+
+    With ``splits="random"`` trial i has the i-th random split, in the tables alone.
+    """
     if what in FIGURES and (datasets or models or rates):
         raise ConfigError(
             f"{what} shows {', '.join(ROWS)} on cora at {' and '.join(f'{rate:g}' for rate in RATES)}; "
             "it cannot be restricted to datasets, models or rates."
         )
-    names = [*TABLES, *FIGURES] if what == "all" else [what]
+    given = splits == "given"
+    if what in FIGURES and not given:
+        raise ConfigError(f"{what} is drawn from trainings on the given splits; {splits} ones are for tables.")
+    names = [what] if what != "all" else [*TABLES, *FIGURES] if given else list(TABLES)
     waves: list[list[Question]] = []
     for name in names:
         if name not in FIGURES:
-            asked = questions(
-                load_spec(name), datasets=datasets, models=models, rates=rates, trials=trials, search=search
-            )
+            spec = load_spec(name if given else f"{name}-{splits}")
+            asked = questions(spec, datasets=datasets, models=models, rates=rates, trials=trials, search=search)
             waves += [list(cell) for _, cell in groupby(asked, key=lambda question: question.case)]
     kinds = [FIGURES[name] for name in names if name in FIGURES]
     drawn: list[Question] = []
@@ -226,6 +235,8 @@ class Engine:
     largest: int | None = None
     progress: Callable[[int, Batch], None] | None = None
     """Told, after each batch, how many of the trainings asked for there are by now."""
+    attacking: Callable[[Case, int, int], None] | None = None
+    """Told, while an attack is made, how many flips it has and how many it will have."""
 
     def __post_init__(self) -> None:
         self._settled: set[str] = set()
@@ -235,12 +246,15 @@ class Engine:
         for wave in asked.waves:
             yield self.settle(wave)
         there = {(one.training, one.kind) for kind in asked.kinds for one in self.store.series(kind)}
-        # layers are watched in this process, and the GPU of a cluster is not this machine's
-        device = self.device if torch.cuda.is_available() else "cpu"
         for choice in self.settle(asked.drawn):
             wanted = {(key, kind) for key in choice.trainings for kind in asked.kinds}
             if choice.row in ROWS and not wanted <= there:
-                self.store.add_series(series_of(choice, asked.kinds, root=self.root, device=device))
+                self.store.add_series(series_of(choice, asked.kinds, root=self.root, device=self._here))
+
+    @property
+    def _here(self) -> str:
+        """For what is done in this process: the GPU of a cluster is not this machine's."""
+        return self.device if torch.cuda.is_available() else "cpu"
 
     def settle(self, asked: Sequence[Question]) -> list[Choice]:
         """The choices for a wave of questions, stored; what they need is trained together, stage by stage."""
@@ -277,31 +291,38 @@ class Engine:
         groups: dict[object, dict[str, Training]] = {}
         for training in trainings:
             fixed = tuple((name, value) for name, value in training.settings if name not in PER_TRIAL)
-            # with the split, since the attack on validation nodes is made for one
-            group = (training.case, training.model, fixed)
+            case = training.case
+            # the clean graph is one for all splits; an attack may be made for one of them
+            group = (case if case.poisoned else replace(case, split=""), training.model, fixed)
             groups.setdefault(group, {})[training.key] = training
         size = self.largest or LARGEST_BATCH[torch.device(self.device).type]
         out = []
         for group_of in groups.values():
             members = list(group_of.values())
-            flips = self._validation_flips(members[0].case)
+            flips = self._flips(members[0].case)
             out += [Batch(tuple(members[i : i + size]), flips) for i in range(0, len(members), size)]
         return out
 
-    def _validation_flips(self, case: Case) -> Perturbation | None:
-        """The attack on validation nodes, made once and kept in the store; no other case needs one."""
-        if case.poisoned != VALIDATION_ATTACK:
+    def _flips(self, case: Case) -> Perturbation | None:
+        """Those of an attack that is made here, once, and kept in the store; no other case needs them."""
+        if case.poisoned is None or not case.poisoned.startswith((VALIDATION_ATTACK, ANEW)):
             return None
-        asked = {"attack": VALIDATION_ATTACK, "dataset": case.dataset, "rate": case.rate, "split": case.split}
+        whole = to_make(case)
+        asked = {"attack": case.poisoned, "dataset": case.dataset, "rate": whole.rate, "split": case.split}
         found = self.store.attack(asked)
         if found is None:
             began = time.perf_counter()
-            found = attack_validation(case, self.root)
-            self.store.add_attack(asked, found, seconds=time.perf_counter() - began, machine=machine("cpu"))
-        return found
+            progress = partial(self.attacking, whole) if self.attacking else None
+            if case.poisoned == VALIDATION_ATTACK:
+                found = attack_validation(whole, self.root, progress)
+            else:
+                found = attack_split(whole, self.root, progress, self._here)
+            where = found.meta.get("machine", machine("cpu"))
+            self.store.add_attack(asked, found, seconds=time.perf_counter() - began, machine=where)
+        return found if whole == case else found.first(int(case.rate * DATASETS[case.dataset].edges))
 
 
-def attack_validation(case: Case, root: str | Path | None = None) -> Perturbation:
+def attack_validation(case: Case, root: str | Path | None = None, progress: Progress | None = None) -> Perturbation:
     """Nettack on the validation nodes of the highest degree, on the clean graph; of the labels, the training ones."""
     data = load_dataset(case.dataset, root)
     split = find_split(case.split, data, case.dataset, root)
@@ -309,4 +330,22 @@ def attack_validation(case: Case, root: str | Path | None = None) -> Perturbatio
     targets = split.val[degree.argsort(descending=True, stable=True)[:VALIDATION_TARGETS]]
     if case.rate == 0:
         return Perturbation(torch.empty(2, 0, dtype=torch.int64), data.num_nodes, targets)
-    return nettack(data, int(case.rate), split.train, targets, torch.Generator().manual_seed(0))
+    return nettack(data, int(case.rate), split.train, targets, torch.Generator().manual_seed(0), progress=progress)
+
+
+def to_make(case: Case) -> Case:
+    """The attack whose first flips are a case's: that of the largest rate for Metattack, whose flips are in order, and
+    one flip a target where a case without flips needs the targets alone."""
+    if case.poisoned == f"{ANEW}metattack":
+        return replace(case, rate=LARGEST_RATE)
+    return replace(case, rate=case.rate or 1.0) if case.poisoned == f"{ANEW}nettack" else case
+
+
+def attack_split(
+    case: Case, root: str | Path | None = None, progress: Progress | None = None, device: str = "cpu"
+) -> Perturbation:
+    """What ``asgnn attack`` makes for the case's split; its training labels are those that the attacker knows."""
+    method = str(case.poisoned).removeprefix(ANEW)
+    per_target, rate = (int(case.rate), 0.0) if method in TARGETED else (0, case.rate)
+    spec = AttackSpec(case.dataset, method, rate=rate, per_target=per_target, split=case.split)
+    return run_attack(spec, load_dataset(case.dataset, root), device=device, progress=progress)

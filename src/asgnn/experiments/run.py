@@ -98,11 +98,8 @@ class Cell:
     def trainings(self) -> list[Training]:
         """One for each trial; on random splits, each on its own."""
         settings = settings_of({} if self.objective is None else {"objective": self.objective})
-        splits = [f"random:{i}" if self.split == "random" else self.split for i in range(self.trials)]
-        return [
-            Training(Case(self.dataset, self.poisoned, self.rate, split), self.model, settings, seed)
-            for seed, split in enumerate(splits)
-        ]
+        case = Case(self.dataset, self.poisoned, self.rate, self.split)
+        return [Training(case.of_trial(seed), self.model, settings, seed) for seed in range(self.trials)]
 
 
 def is_file(poisoned: str | None) -> bool:

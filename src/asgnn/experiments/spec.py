@@ -14,6 +14,8 @@ from asgnn.experiments.trainings import Case, Settings, Value, settings_of
 
 TABLES = ("table1", "table2", "table3")
 SMALL = "small"  # not of the paper: a table to try the machinery on, which needs no file of other people
+RANDOM = "-random"  # after the name of a table: the same with a random split for each trial
+ANEW = "split-"  # before the name of an attack: made anew for the split it is used with
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Spec:
     """One table.
 
     Attributes:
-        name, title: "table1" and what it is called.
+        name, title: "table1", or "table1-random" with a random split for each trial, and what it is called.
         figure: which of an outcome's figures it shows: "test", "target" or "clean_test_loss".
         unit: of the rate, for people: "% of the edges flipped".
         attacks: dataset → (attack, split).
@@ -92,15 +94,19 @@ class Spec:
 
 def load_spec(name: str) -> Spec:
     """The specification of a table by its name."""
-    if name not in (*TABLES, SMALL):
+    table, random = name.removesuffix(RANDOM), name.endswith(RANDOM)
+    if table not in (*TABLES, SMALL):
         raise ConfigError(f"There is no table {name!r}; the tables are {', '.join((*TABLES, SMALL))}.")
-    found, models = _read(name), _read("models")
+    found, models = _read(table), _read("models")
+    attacks = {dataset: (cell["attack"], cell["split"]) for dataset, cell in found["cells"].items()}
+    if random:
+        attacks = {dataset: (ANEW + attack.removeprefix("own-"), "random") for dataset, (attack, _) in attacks.items()}
     return Spec(
         name=name,
-        title=found["title"],
+        title=found["title"] + (", a random split for each trial" if random else ""),
         figure=found["figure"],
         unit=found["unit"],
-        attacks={dataset: (cell["attack"], cell["split"]) for dataset, cell in found["cells"].items()},
+        attacks=attacks,
         rates=tuple(map(float, found["rates"])),
         rules=tuple(found["rules"]),
         rows=tuple(_row(row, models["rows"][row], models["grid"], found.get("settings", {})) for row in found["rows"]),
@@ -108,7 +114,7 @@ def load_spec(name: str) -> Spec:
             dataset: {rate: _figures(named, i) for i, rate in enumerate(map(float, found["rates"]))}
             for dataset, named in found.get("paper", {}).items()
         },
-        assumed=tuple(found["assumed"]),
+        assumed=(*found["assumed"], *found["splits"]["random" if random else "given"]),
     )
 
 

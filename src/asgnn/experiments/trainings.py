@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,16 +30,21 @@ class Case:
 
     Args:
         dataset: a name of ``asgnn.graphs.DATASETS``.
-        poisoned: an attack of ``asgnn.experiments.run.ATTACKS``, or ``None`` for the clean graph.
+        poisoned: an attack of ``asgnn.experiments.run.ATTACKS``, one that ``asgnn.experiments.reproduce`` makes for the
+            split, or ``None`` for the clean graph.
         rate: flips as a share of the edges; for a targeted attack, flips for each target, where 0 is the clean graph
             with the targets known.
-        split: "published", or "random:I" for trial I's.
+        split: "published", "random:I" for trial I's, or "random" for each trial's own, which no training has.
     """
 
     dataset: str
     poisoned: str | None
     rate: float
     split: str
+
+    def of_trial(self, trial: int) -> Case:
+        """The same with the split that one trial has."""
+        return replace(self, split=f"random:{trial}") if self.split == "random" else self
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Choice:
     """The settings that a cell of a table reports, and the trainings that stand in it.
 
     Attributes:
-        table: the name of the specification, such as "table1".
+        table: the name of the specification, such as "table1" or, on random splits, "table1-random".
         case: the graph that the figure is for.
         row: the name of the row in the specification.
         rule: "validation", "attacked validation" (on validation nodes attacked like the test nodes) or "none".

@@ -14,7 +14,7 @@ import numpy as np
 from asgnn.errors import ConfigError
 from asgnn.experiments.report.layers import Layers, collect_layers
 from asgnn.experiments.report.source import Source, Totals
-from asgnn.experiments.spec import TABLES, Spec, load_spec
+from asgnn.experiments.spec import RANDOM, TABLES, Spec, load_spec
 from asgnn.experiments.trainings import Choice, Outcome
 
 SEARCHES = ("none", "small", "wide", "paper")  # ever more thorough
@@ -126,6 +126,11 @@ class Table:
         return [self.spec.column(rate) for rate in self.spec.rates]
 
     @property
+    def random(self) -> bool:
+        """Whether each trial has a random split of its own."""
+        return self.spec.name.endswith(RANDOM)
+
+    @property
     def metric(self) -> Metric:
         return metric(self.spec.figure)
 
@@ -166,13 +171,16 @@ def collect(source: Source) -> Report:
     """Everything that the report shows; reads the store and trains nothing."""
     choices = source.choices()
     outcomes = source.get(sorted({key for choice in choices for key in choice.trainings}))
-    tables = tuple(_table(load_spec(name), choices, outcomes) for name in TABLES)
+    both = [_table(load_spec(name + kind), choices, outcomes) for name in TABLES for kind in ("", RANDOM)]
+    # the paper's tables as a whole, whatever there is of them; on random splits only what there is
+    tables = tuple(table for table in both if not table.random or any(cell.outcomes for cell in table.cells))
     shown = [cell for table in tables for cell in table.cells if cell.outcomes]
     if not shown:
         raise ConfigError("The store holds no cell of a table yet, so there is nothing to report.")
     lower = tuple(_lower(tables, load_explanations()))
     layers = tuple(collect_layers(source, _names(tables)))
-    return Report(tables, lower, layers, _machines(shown), source.summary(), tuple(_findings(tables, lower)))
+    findings = tuple(finding for random in (False, True) for finding in _findings(tables, lower, random))
+    return Report(tables, lower, layers, _machines(shown), source.summary(), findings)
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -340,21 +348,23 @@ def _machines(cells: Sequence[Cell]) -> tuple[Machine, ...]:
     return tuple(Machine(*place, len(seconds), sum(seconds)) for place, seconds in sorted(places.items()))
 
 
-def _findings(tables: Sequence[Table], lower: Sequence[Lower]) -> Iterator[str]:
+def _findings(tables: Sequence[Table], lower: Sequence[Lower], random: bool) -> Iterator[str]:
     """Counted over the first rule of every table: a second choice of settings is no second chance."""
+    where = " on random splits" if random else ""
+    tables = [table for table in tables if table.random == random]
     first = [(table, cell) for table in tables for cell in table.cells if cell.rule == table.spec.rules[0]]
     compared = [(table, cell) for table, cell in first if cell.difference is not None]
     if compared:
-        clearly = sum(one.cell.rule == one.table.spec.rules[0] for one in lower)
+        clearly = sum(one.table.random == random and one.cell.rule == one.table.spec.rules[0] for one in lower)
         yield (
-            f"Ours is as good as the paper's figure or better in {_good(compared)} of the {len(compared)} cells that "
-            f"both have; in {clearly} it is worse by more than both standard deviations."
+            f"Ours{where} is as good as the paper's figure or better in {_good(compared)} of the {len(compared)} cells "
+            f"that both have; in {clearly} it is worse by more than both standard deviations."
         )
     labels = {row.name: row.label for table in tables for row in table.spec.rows if row.twin}
     for name, label in labels.items():
         cells = [(table, cell) for table, cell in compared if cell.row == name]
         if cells:
-            yield f"{label}: as good as the paper's ASGNN or better in {_good(cells)} of {len(cells)}."
+            yield f"{label}{where}: as good as the paper's ASGNN or better in {_good(cells)} of {len(cells)}."
     for name, label in labels.items():
         signs = [
             (table.metric.better * cell.added.difference, cell.added.p)
@@ -366,7 +376,7 @@ def _findings(tables: Sequence[Table], lower: Sequence[Lower]) -> Iterator[str]:
                 sum(sign * by > 0 and p is not None and p < SIGNIFICANT for by, p in signs) for sign in (1, -1)
             )
             yield (
-                f"{label}: next to the same model with its structure frozen, adaptivity makes it better in "
+                f"{label}{where}: next to the same model with its structure frozen, adaptivity makes it better in "
                 f"{sum(by > 0 for by, _ in signs)} of {len(signs)} cells; with p < {SIGNIFICANT:g} it helps in {helps} "
                 f"and harms in {hurts}."
             )
