@@ -152,9 +152,30 @@ def test_core_imports_nothing_else_at_the_top(room: str) -> None:
         f"{path.relative_to(SOURCE)}:{line} imports {name}"
         for path in files_of(room)
         for line, name in imports(path, inside_functions=False)
-        if name.partition(".")[0] not in OUTSIDE | {"asgnn"}
+        if name.partition(".")[0] not in OUTSIDE | {"asgnn"} | ({"triton"} if of_kernels(path) else set())
     ]
     assert not wrong, "; ".join(wrong)
+
+
+def of_kernels(path: Path) -> bool:
+    """Whether a file is one of kernels, for which Triton must be there."""
+    return path.stem.endswith("gpu") and path.parent != SOURCE
+
+
+def test_kernels_are_loaded_through_their_door() -> None:
+    files = sorted(SOURCE.rglob("*.py"))
+    modules = {
+        ".".join(("asgnn", *path.relative_to(SOURCE).with_suffix("").parts)) for path in filter(of_kernels, files)
+    }
+    assert modules
+    opened = [
+        f"{path.relative_to(SOURCE)}:{line} imports {name}"
+        for path in files
+        if not of_kernels(path)
+        for line, name in imports(path, inside_functions=True)
+        if name in modules
+    ]
+    assert not opened, "; ".join(opened)
 
 
 def test_the_rules_are_not_empty() -> None:
