@@ -470,6 +470,7 @@ REPRODUCE_REFUSED: dict[str, tuple[list[str], str]] = {
     "figure on random splits": (["figure-structure", "--splits", "random"], "random ones are for tables"),
     "restricted figure": (["figure-structure", "--models", "asgnn"], "cannot be restricted"),
     "address without ray": (["small", "--address", "127.0.0.1:1"], "add --executor ray"),
+    "workers of ray": (["small", "--workers", "2", "--executor", "ray"], "a Ray cluster has its own"),
     "no GPU": (["small", "--device", "cuda"], "--device cpu"),
 }
 

@@ -31,7 +31,7 @@ from asgnn.experiments.run import ATTACKS, default_split
 from asgnn.experiments.spec import load_spec
 from asgnn.experiments.store import Store
 from asgnn.experiments.trainings import Case, Choice
-from asgnn.experiments.work import Batch, Executor, cluster, local, on_ray
+from asgnn.experiments.work import Batch, Executor, cluster, local, on_ray, processes
 from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
 from asgnn.training import RECIPES
 from asgnn.version import __version__
@@ -345,6 +345,9 @@ def reproduce(
     address: Annotated[str | None, typer.Option(help="Of a running Ray cluster; by default one is started here.")] = (
         None
     ),
+    workers: Annotated[
+        int, typer.Option(help="Processes of this machine that batches are trained in; they may share a GPU.", min=1)
+    ] = 1,
     batch: Annotated[int | None, typer.Option(help="Trainings side by side at the most.", min=1)] = None,
     device: Device = DeviceName.auto,
 ) -> None:
@@ -355,6 +358,8 @@ def reproduce(
     """
     if address is not None and executor is not ExecutorName.ray:
         raise ConfigError("--address is that of a Ray cluster; add --executor ray.")
+    if workers > 1 and executor is ExecutorName.ray:
+        raise ConfigError("--workers are processes of this machine; a Ray cluster has its own.")
     asked = plan(
         what.value,
         datasets=[find_dataset(name).name for name in _listed(dataset)],
@@ -363,10 +368,10 @@ def reproduce(
         trials=trials,
         search=search.value,
         splits=splits.value,
-        # a cluster wants all work at once that does not wait for other work
-        together=executor is ExecutorName.ray,
+        # many workers want all work at once that does not wait for other work
+        together=executor is ExecutorName.ray or workers > 1,
     )
-    with _executor(executor, address, device) as (run, place):
+    with _executor(executor, address, workers, device) as (run, place):
         store_path.parent.mkdir(parents=True, exist_ok=True)
         with Store.open(store_path) as kept, _told(asked.expected) as (progress, attacking):
             engine = Engine(kept, run, place, largest=batch, progress=progress, attacking=attacking)
@@ -377,11 +382,17 @@ def reproduce(
 
 
 @contextmanager
-def _executor(name: ExecutorName, address: str | None, device: DeviceName) -> Iterator[tuple[Executor, str]]:
+def _executor(
+    name: ExecutorName, address: str | None, workers: int, device: DeviceName
+) -> Iterator[tuple[Executor, str]]:
     """Where batches are trained, and on what: a cluster may have a GPU where this machine has none."""
     if name is ExecutorName.local:
         place = _device(device)
-        yield local(place), place
+        if workers == 1:
+            yield local(place), place
+        else:
+            with processes(workers, place) as run:
+                yield run, place
         return
     with cluster(address) as has_gpu:
         if device is DeviceName.cuda and not has_gpu:

@@ -1,4 +1,4 @@
-"""Where batches are run: here, and on a Ray cluster of two workers on this machine, of which some die."""
+"""Where batches are run: here, in two processes, and on a Ray cluster of two workers, of which some die."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asgnn.experiments import work
 from asgnn.experiments.reproduce import Engine, plan
 from asgnn.experiments.store import Store
 from asgnn.experiments.trainings import Case, Outcome, Training, settings_of
-from asgnn.experiments.work import Batch, cluster, local, on_ray
+from asgnn.experiments.work import Batch, cluster, local, on_ray, processes
 from asgnn.graphs import load_own
 
 CASE = Case("cora", "own-metattack", 0.25, "random:0")
@@ -49,6 +49,44 @@ def test_here() -> None:
     missing = Batch((Training(Case("cora", "/nowhere/flips.npz", 0.0, "random:0"), "gcn", FEW),))
     with pytest.raises(DataUnavailable):
         list(local("cpu")([missing]))
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+def test_processes_give_what_this_one_gives() -> None:
+    before = psutil.Process().children()
+    with processes(2, "cpu") as run:
+        assert figures(run(batches())) == figures(local("cpu")(batches()))
+        wrong = Batch((Training(CASE, "gcn", settings_of({"depth": 2})),))
+        with pytest.raises(ConfigError, match=r"^There is no setting depth here; there are [a-z_, ]*\.$"):
+            list(run([wrong]))
+        assert figures(run(batches()[:1]))  # which harms nobody else
+        workers = [
+            one for one in psutil.Process().children() if one not in before and "spawn_main" in str(one.cmdline())
+        ]
+        assert len(workers) == 2
+        workers[0].kill()
+        with pytest.raises(DataUnavailable, match="One of the worker processes was killed"):
+            list(run(batches()))
+    assert gone(workers)
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_it_leaves_no_process_behind_and_loses_nothing(way: signal.Signals, tmp_path: Path) -> None:
+    process = start(tmp_path / "workers.sqlite", "--workers", "2")
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "trainings," in line
+    everyone = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(way)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == (130 if way is signal.SIGINT else -way), said
+    assert "Traceback" not in said
+    assert gone(everyone)
+    with Store.open(tmp_path / "workers.sqlite", create=False) as found:
+        assert found.summary().trainings >= int(line.split("/")[0])
+    assert undisturbed(tmp_path / "workers.sqlite") == undisturbed(tmp_path / "local.sqlite")
 
 
 # --- no cluster -----------------------------------------------------------------------------------------------------
@@ -129,7 +167,7 @@ def undisturbed(store: Path) -> object:
 def start(store: Path, *more: str) -> subprocess.Popen[str]:
     words = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials", "3", "--batch", "2"]
     return subprocess.Popen(
-        [sys.executable, "-m", "asgnn", *words, "--device", "cpu", "--store", str(store), "--executor", "ray", *more],
+        [sys.executable, "-m", "asgnn", *words, "--device", "cpu", "--store", str(store), *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -159,7 +197,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 def test_a_worker_killed_in_the_middle_of_a_batch_changes_nothing(tmp_path: Path) -> None:
     """Also, a cluster that runs already is joined, and still runs afterwards."""
     ray = sys.modules["ray"]
-    process = start(tmp_path / "ray.sqlite", "--address", ray.get_runtime_context().gcs_address)
+    process = start(tmp_path / "ray.sqlite", "--executor", "ray", "--address", ray.get_runtime_context().gcs_address)
     victims = at_work(process)
     victims[0].kill()
     printed, said = process.communicate(timeout=120)
@@ -174,7 +212,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_changes_nothing(tmp_path: Path
 
 def test_ctrl_c_leaves_no_cluster_behind_and_loses_nothing(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    process = start(tmp_path / "ray.sqlite")
+    process = start(tmp_path / "ray.sqlite", "--executor", "ray")
     assert process.stderr is not None
     line = process.stderr.readline()
     assert "trainings," in line

@@ -1,10 +1,15 @@
-"""Batches of trainings, and where they are run: here, or on a Ray cluster."""
+"""Batches of trainings, and where they are run: in this process, in several here, or on a Ray cluster."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -55,6 +60,49 @@ def local(device: str, root: str | Path | None = None) -> Executor:
             yield batch, run_batch(batch, device, root)
 
     return run
+
+
+@contextmanager
+def processes(workers: int, device: str, root: str | Path | None = None) -> Iterator[Executor]:
+    """An executor that runs batches in several processes of this machine, which end with it.
+
+    They share its GPU, if that is the device: a batch of a search has too little work at a time to fill a large one.
+    """
+    others = multiprocessing.active_children()
+    # a forked process could not use CUDA
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+
+    def run(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
+        waiting = {pool.submit(run_batch, batch, device, root): batch for batch in batches}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        except BrokenProcessPool as lost:
+            raise DataUnavailable(
+                "One of the worker processes was killed, perhaps for want of memory; what was finished before is kept, "
+                "and the same command goes on. Fewer workers, or a smaller batch, need less."
+            ) from lost
+
+    try:
+        yield run
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            if child not in others:
+                child.terminate()  # what is in flight is lost anyway
+
+
+def _begin_worker() -> None:
+    """A worker leaves Ctrl-C to the process that started it, and ends when that one does, however it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
