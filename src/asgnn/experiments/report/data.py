@@ -20,6 +20,7 @@ from asgnn.experiments.trainings import Choice, Outcome
 SEARCHES = ("none", "small", "wide", "paper")  # ever more thorough
 EXPLANATIONS = "explanations.toml"
 UNEXPLAINED = "not explained yet"
+WITHIN = "no more than the larger of the two standard deviations"
 SIGNIFICANT = 0.05
 THE_TEST = (
     "p is that of a paired t test over the trials with equal seeds: the difference of two accuracies is a mean over "
@@ -137,13 +138,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Lower:
-    """A cell that is worse than the paper's by more than both standard deviations."""
+    """A cell that is worse than the paper's; ``clear`` where it is by more than both standard deviations."""
 
     table: Table
     cell: Cell
     ours: Figure
     paper: Figure
     difference: float
+    clear: bool
     explanation: str
 
 
@@ -297,10 +299,13 @@ def _lower(tables: Sequence[Table], explain: Callable[[str, Cell], str]) -> Iter
             ours, paper, difference = cell.ours, cell.paper, cell.difference
             if ours is None or paper is None or difference is None or (key := (table.spec.name, cell.choice)) in seen:
                 continue
-            # So written that a figure of ours which is no number counts as lower.
-            if not -table.metric.better * difference <= max(ours.std or 0.0, paper.std or 0.0):
+            worse = -table.metric.better * difference
+            no_number = not math.isfinite(difference)
+            if worse > 0 or no_number:
                 seen.add(key)
-                yield Lower(table, cell, ours, paper, difference, explain(table.spec.name, cell))
+                clear = no_number or worse > max(ours.std or 0.0, paper.std or 0.0)
+                why = explain(table.spec.name, cell) if clear else WITHIN
+                yield Lower(table, cell, ours, paper, difference, clear, why)
 
 
 def load_explanations(text: str | None = None) -> Callable[[str, Cell], str]:
@@ -355,7 +360,9 @@ def _findings(tables: Sequence[Table], lower: Sequence[Lower], random: bool) -> 
     first = [(table, cell) for table in tables for cell in table.cells if cell.rule == table.spec.rules[0]]
     compared = [(table, cell) for table, cell in first if cell.difference is not None]
     if compared:
-        clearly = sum(one.table.random == random and one.cell.rule == one.table.spec.rules[0] for one in lower)
+        clearly = sum(
+            one.clear and one.table.random == random and one.cell.rule == one.table.spec.rules[0] for one in lower
+        )
         yield (
             f"Ours{where} is as good as the paper's figure or better in {_good(compared)} of the {len(compared)} cells "
             f"that both have; in {clearly} it is worse by more than both standard deviations."

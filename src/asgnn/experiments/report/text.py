@@ -16,8 +16,8 @@ HOW_TO_READ = (
     'marked "paper" stands where we have none.'
 )
 LOWER = (
-    "All cells where ours is worse than the paper's by more than both standard deviations: lower in accuracy, higher "
-    "in loss."
+    "All cells where ours is worse than the paper's, lower in accuracy or higher in loss, and why, where the "
+    "difference is larger than both standard deviations."
 )
 
 
