@@ -204,9 +204,9 @@ def test_figures_of_the_reproduction_log_are_those_of_the_record() -> None:
     assert record["torch"] in page
 
 
-def test_figures_of_the_readme_are_those_of_the_record() -> None:
+def test_figures_of_the_models_are_those_of_the_record() -> None:
     record = json.loads((ROOT / "docs" / "records" / "metattack.json").read_text())
-    page = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "reproduction.md").read_text()
     labels = list(dict.fromkeys(cell["label"] for cell in record["cells"]))
     assert f"| graph, flips | {' | '.join(labels)} |" in page
     for graph in dict.fromkeys((cell["dataset"], cell["rate"]) for cell in record["cells"]):
@@ -297,6 +297,13 @@ def test_figures_of_the_counter_example() -> None:
         totals = torch.stack([terms.total for terms in out.objective])
         rises += int((totals.diff() > 1e-9 * totals[:-1].abs()).sum())
     assert f"{rises} of 200 steps" in page
+
+
+def test_tables_of_the_pages_are_those_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    tables = importlib.import_module("paper_tables").tables()
+    for name, page in (("searched", "README.md"), ("adaptivity", "docs/reproduction.md")):
+        assert "\n".join([f"<!-- {name} -->", "", *tables[name], ""]) in (ROOT / page).read_text()
 
 
 def test_the_report_is_that_of_the_store(tmp_path: Path) -> None:
