@@ -18,6 +18,7 @@ from asgnn.graphs import undirected  # noqa: E402
 from asgnn.graphs.adjacency import Adjacency  # noqa: E402
 from asgnn.graphs.csr_gpu import sum_rows, sum_segments  # noqa: E402
 from asgnn.models import elastic, layers, layers_gpu  # noqa: E402
+from asgnn.training import optimizer, optimizer_gpu  # noqa: E402
 from tests.asmp.test_backends import SCHEMES, run, same  # noqa: E402
 from tests.awkward import AWKWARD  # noqa: E402
 
@@ -82,14 +83,41 @@ def test_operations_on_edges(name: str, channels: int, trials: int, dtype: torch
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 1024, 3001])
-def test_masks_are_those_of_the_cpu(count: int) -> None:
+def test_dropout_is_that_of_the_cpu(count: int) -> None:
     seeds, below = [0, 5, 2**62], torch.tensor([-(2**15), 0, 30_000], dtype=torch.int16)
     here, there = layers.Streams(seeds), layers.Streams(seeds, DEVICE)
-    constants = [n % 2**64 for n in (layers.GOLDEN, layers.FIRST_FACTOR, layers.SECOND_FACTOR)]
+    h, scale = torch.randn(3, count, generator=torch.Generator().manual_seed(count)), torch.tensor([1.0, 2.0, 20.0])
+    on_gpu = [part.to(DEVICE) for part in (below, h, scale)]
     for _ in range(3):
         expected = here.at_least(below, count)
-        found = layers_gpu.masks(there._start(), below.to(DEVICE), count, *constants)
+        there.draws += 1
+        found = layers_gpu.masks(there.seeds, there.draws, on_gpu[0], count, layers.CONSTANTS)
         assert torch.equal(found.cpu(), expected)
+        out, mask = layers_gpu.drop(there.seeds, there.draws, *on_gpu, layers.CONSTANTS)
+        assert torch.equal(mask.cpu(), expected)
+        assert torch.equal(out.cpu(), h * expected * scale.unsqueeze(1))
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5, 7), (2, 40, 33), (4,)])
+def test_adam_is_that_of_the_cpu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(len(shape))
+    p, *grads = (torch.randn(shape, generator=rng, dtype=dtype) for _ in range(5))
+    lr, decay = torch.rand(shape[0], generator=rng, dtype=dtype), torch.rand(shape[0], generator=rng, dtype=dtype)
+    here = optimizer.TrialAdam([p.clone()], lr, decay)
+    there = optimizer.TrialAdam([p.to(DEVICE).clone()], lr.to(DEVICE), decay.to(DEVICE))
+    for grad in grads:
+        here.step([grad])
+        for power, beta in zip(there.powers, (optimizer.BETA1, optimizer.BETA2), strict=True):
+            power *= beta
+        parts = there.parameters[0], grad.to(DEVICE), (there.first[0], there.second[0])
+        optimizer_gpu.step(
+            *parts, there.lr, there.weight_decay, there.powers, (optimizer.BETA1, optimizer.BETA2), optimizer.EPS
+        )
+        for ours, expected in zip(
+            (there.parameters, there.first, there.second), (here.parameters, here.first, here.second), strict=True
+        ):
+            torch.testing.assert_close(ours[0].cpu(), expected[0], **CLOSE[dtype])
 
 
 @pytest.mark.parametrize("dtype", CLOSE, ids=["float32", "float64"])

@@ -129,10 +129,11 @@ class ASMP(nn.Module):
         raw: dict[str, Tensor] = {name: getattr(self, f"raw_{name}") for name in SCALARS}
         if self.constraint == "free":
             return ASMPParams(**raw)
-        value = {name: tensor.exp() for name, tensor in raw.items()}
+        # as one tensor: on a GPU each small operation costs as much as a large one
+        value = dict(zip(raw, torch.stack(list(raw.values())).exp().unbind(0), strict=True))
         if self.constraint == "descent":
-            value["eta1"] = raw["eta1"].sigmoid().clamp(*SHARE) / (1 + 2 * value["lam"])
-            value["eta2"] = raw["eta2"].sigmoid().clamp(*SHARE) / (value["gamma"] + value["mu2"])
+            first, second = torch.stack([raw["eta1"], raw["eta2"]]).sigmoid().clamp(*SHARE).unbind(0)
+            value["eta1"], value["eta2"] = first / (1 + 2 * value["lam"]), second / (value["gamma"] + value["mu2"])
         return ASMPParams(**value)
 
     def run(

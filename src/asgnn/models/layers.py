@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,22 +34,18 @@ class Streams:
 
     def bits(self, count: int) -> Tensor:
         """(T, count) int64."""
-        place = torch.arange(1, count + 1, device=self.draws.device) * GOLDEN
-        return _mix(self._start().unsqueeze(1) + place)
+        self.draws += 1
+        start = _mix(self.seeds + self.draws)
+        return _mix(start.unsqueeze(1) + torch.arange(1, count + 1, device=start.device) * GOLDEN)
 
     def at_least(self, below: Tensor, count: int) -> Tensor:
         """(T, count) bool: for 16 random bits an element, as a signed number, whether they are not below (T,) int16."""
         if below.is_cuda:
-            constants = (n % 2**64 for n in (GOLDEN, FIRST_FACTOR, SECOND_FACTOR))
-            found: Tensor = kernels("asgnn.models.layers_gpu").masks(self._start(), below, count, *constants)
+            self.draws += 1
+            found: Tensor = kernels(ON_GPU).masks(self.seeds, self.draws, below, count, CONSTANTS)
             return found
         # four elements to a draw: several times faster than torch's bernoulli_ on a CPU
         return self.bits(-(-count // 4)).view(torch.int16)[:, :count] >= below.unsqueeze(1)
-
-    def _start(self) -> Tensor:
-        """(T,) where the next draw of each trial begins."""
-        self.draws += 1
-        return _mix(self.seeds + self.draws)
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -62,6 +59,8 @@ def _mix(x: Tensor) -> Tensor:
 
 # SplitMix64's constants as signed numbers
 GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+CONSTANTS = tuple(n % 2**64 for n in (GOLDEN, FIRST_FACTOR, SECOND_FACTOR))
+ON_GPU = "asgnn.models.layers_gpu"
 
 Rng = Streams | None
 """The trials' random streams, or ``None`` for ones that torch's global generator starts."""
@@ -125,8 +124,10 @@ class Dropout(nn.Module):
         drops, below, scale = self._read(like.dtype)
         if not drops:
             return None, None
-        rng = rng or Streams(torch.randint(2**62, (below.numel(),)).tolist(), like.device)
-        return rng.at_least(below, math.prod(shape)).view(below.numel(), *shape), scale
+        return self._streams(rng).at_least(below, math.prod(shape)).view(below.numel(), *shape), scale
+
+    def _streams(self, rng: Rng) -> Streams:
+        return rng or Streams(torch.randint(2**62, (self.rate.numel(),)).tolist(), self.rate.device)
 
     def _read(self, dtype: torch.dtype) -> tuple[bool, Tensor, Tensor]:
         """Whether there is a rate above 0; the steps of 1/65536 below which is dropped (T,); the factors (T,).
@@ -143,10 +144,31 @@ class Dropout(nn.Module):
 
     def forward(self, h: Tensor, rng: Rng = None) -> Tensor:
         """``h`` is (T, …)."""
-        mask, scale = self.keep(tuple(h.shape[1:]), rng, h)
-        if mask is None or scale is None:
+        if h.is_cuda and self.training:
+            drops, below, scale = self._read(h.dtype)
+            out: Tensor = _Drop.apply(h, below, scale, self._streams(rng)) if drops else h
+            return out
+        mask, factor = self.keep(tuple(h.shape[1:]), rng, h)
+        if mask is None or factor is None:
             return h
-        return h * mask * scale.view(-1, *(1,) * (h.dim() - 1))
+        return h * mask * factor.view(-1, *(1,) * (h.dim() - 1))
+
+
+class _Drop(torch.autograd.Function):
+    """Dropout with its mask drawn where it is used, on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, below: Tensor, scale: Tensor, rng: Streams) -> Tensor:
+        rng.draws += 1
+        out: Tensor
+        out, mask = kernels(ON_GPU).drop(rng.seeds, rng.draws, below, h, scale, CONSTANTS)
+        ctx.save_for_backward(mask, scale)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        mask, scale = ctx.saved_tensors
+        return grad * mask * scale.view(-1, *(1,) * (grad.dim() - 1)), None, None, None
 
 
 class MLPBlock(nn.Module):

@@ -1,4 +1,4 @@
-"""The masks of dropout on a GPU, in Triton: one kernel in place of a dozen passes over the random bits."""
+"""Dropout on a GPU, in Triton: one kernel in place of a dozen passes over the random bits."""
 
 from __future__ import annotations
 
@@ -18,31 +18,66 @@ def _mix(x, FIRST: tl.constexpr, SECOND: tl.constexpr):
 
 
 @triton.jit
-def _masks(
-    start, below, out, count,
-    GOLDEN: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, WORDS: tl.constexpr,
+def _drop(
+    seeds, draw, below, h, scale, mask, out, count,
+    WITH_VALUES: tl.constexpr, GOLDEN: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
+    """The mask of draw ``draw``, and the values of h that it keeps, times the scale."""
     trial = tl.program_id(1).to(tl.int64)
     word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
-    place = (word + 1).to(tl.uint64) * tl.full((), GOLDEN, tl.uint64)
-    bits = _mix(tl.load(start + trial).to(tl.uint64, bitcast=True) + place, FIRST, SECOND)
+    start = _mix((tl.load(seeds + trial) + tl.load(draw)).to(tl.uint64, bitcast=True), FIRST, SECOND)
+    bits = _mix(start + (word + 1).to(tl.uint64) * tl.full((), GOLDEN, tl.uint64), FIRST, SECOND)
     quarter = tl.arange(0, 4)
     drawn = (bits[:, None] >> (16 * quarter)[None, :].to(tl.uint64)).to(tl.uint16).to(tl.int16, bitcast=True)
     i = word[:, None] * 4 + quarter[None, :]
-    tl.store(out + trial * count + i, (drawn >= tl.load(below + trial)).to(tl.uint8), mask=i < count)
+    inside, place = i < count, trial * count + i
+    keep = drawn >= tl.load(below + trial)
+    tl.store(mask + place, keep.to(tl.uint8), mask=inside)
+    if WITH_VALUES:
+        values = tl.load(h + place, mask=inside, other=0.0) * tl.load(scale + trial)
+        tl.store(out + place, tl.where(keep, values, 0.0), mask=inside)
 
 
-def masks(start: Tensor, below: Tensor, count: int, golden: int, first: int, second: int) -> Tensor:
-    """(T, count) bool: whether each quarter of the words of SplitMix64 that begin at ``start`` is not ``below``.
+def masks(seeds: Tensor, draw: Tensor, below: Tensor, count: int, constants: tuple[int, int, int]) -> Tensor:
+    """(T, count) bool: whether each quarter of the words of a draw of SplitMix64 is not ``below``.
 
     Args:
-        start: (T,) int64.
+        seeds: (T,) int64, mixed.
+        draw: () int64, the number of the draw.
         below: (T,) int16.
         count: elements a trial.
-        golden, first, second: the generator's constants, unsigned.
+        constants: the generator's, unsigned.
     """
-    out = torch.empty(start.numel(), count, dtype=torch.bool, device=start.device)
-    if out.numel():
-        grid = (triton.cdiv(count, 4 * WORDS), start.numel())
-        _masks[grid](start, below, out.view(torch.uint8), count, GOLDEN=golden, FIRST=first, SECOND=second, WORDS=WORDS)
-    return out
+    mask = torch.empty(seeds.numel(), count, dtype=torch.bool, device=seeds.device)
+    _launch(seeds, draw, below, None, None, mask, None, constants)
+    return mask
+
+
+def drop(
+    seeds: Tensor, draw: Tensor, below: Tensor, h: Tensor, scale: Tensor, constants: tuple[int, int, int]
+) -> tuple[Tensor, Tensor]:
+    """What dropout leaves of h (T, …), times the scale (T,), and the mask, of h's shape."""
+    h = h.contiguous()
+    mask, out = torch.empty_like(h, dtype=torch.bool), torch.empty_like(h)
+    _launch(seeds, draw, below, h, scale, mask, out, constants)
+    return out, mask
+
+
+def _launch(
+    seeds: Tensor,
+    draw: Tensor,
+    below: Tensor,
+    h: Tensor | None,
+    scale: Tensor | None,
+    mask: Tensor,
+    out: Tensor | None,
+    constants: tuple[int, int, int],
+) -> None:
+    if not mask.numel():
+        return
+    count = mask[0].numel()
+    golden, first, second = constants
+    _drop[triton.cdiv(count, 4 * WORDS), seeds.numel()](
+        seeds, draw, below, h, scale, mask.view(torch.uint8), out, count,
+        WITH_VALUES=h is not None, GOLDEN=golden, FIRST=first, SECOND=second, WORDS=WORDS,
+    )  # fmt: skip

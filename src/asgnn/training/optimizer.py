@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from asgnn.gpu import kernels
+
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
@@ -33,6 +35,11 @@ class TrialAdam:
         correct1, correct2 = (1 - power for power in self.powers)
         for p, grad, m, v in zip(self.parameters, grads, self.first, self.second, strict=True):
             if grad is None:
+                continue
+            if p.is_cuda and self.lr.dim():
+                kernels("asgnn.training.optimizer_gpu").step(
+                    p, grad, (m, v), self.lr, self.weight_decay, self.powers, (BETA1, BETA2), EPS
+                )
                 continue
             shape = (-1, *(1,) * (p.dim() - 1)) if self.lr.dim() else ()
             grad = grad + self.weight_decay.view(shape) * p
