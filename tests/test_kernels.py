@@ -18,6 +18,7 @@ from asgnn.graphs import undirected  # noqa: E402
 from asgnn.graphs.adjacency import Adjacency  # noqa: E402
 from asgnn.graphs.csr_gpu import sum_rows, sum_segments  # noqa: E402
 from asgnn.models import elastic, layers, layers_gpu  # noqa: E402
+from asgnn.models.base import stack  # noqa: E402
 from asgnn.training import optimizer, optimizer_gpu  # noqa: E402
 from tests.asmp.test_backends import SCHEMES, run, same  # noqa: E402
 from tests.awkward import AWKWARD  # noqa: E402
@@ -121,41 +122,38 @@ def test_adam_is_that_of_the_cpu(shape: tuple[int, ...], dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("dtype", CLOSE, ids=["float32", "float64"])
-@pytest.mark.parametrize("first", [True, False], ids=["first layer", "later layer"])
+@pytest.mark.parametrize("layers", [1, 2, 4])
 @pytest.mark.parametrize(
     ("nodes", "edges", "channels", "trials"),
     [(6, 5, 7, 1), (20, 90, 3, 70), (2, 1, 1, 1), (4, 0, 3, 2), (33, 90, 9, 5), (20, 17, 1, 65), (20, 33, 8, 33)],
 )
-def test_dual_steps(nodes: int, edges: int, channels: int, trials: int, first: bool, dtype: torch.dtype) -> None:
+def test_elastic_layers_are_those_of_the_cpu(
+    nodes: int, edges: int, channels: int, trials: int, layers: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = torch.Generator().manual_seed(edges)
     pairs = torch.combinations(torch.arange(nodes))
-    pairs = pairs[torch.randperm(len(pairs), generator=rng)[:edges]]
-    edge_index = undirected(pairs.t(), nodes)
+    edge_index = undirected(pairs[torch.randperm(len(pairs), generator=rng)[:edges]].t(), nodes)
     i, j = edge_index
     weight = torch.rand(nodes, nodes, generator=rng)
     adj = Adjacency.of(edge_index, nodes, (weight + weight.t())[i, j] / 2)
-    here, there = elastic.Incidence(adj, dtype), elastic.Incidence(adj.to(DEVICE), dtype)
-    w, grad = (torch.randn(edges, channels, trials, generator=rng, dtype=dtype) for _ in range(2))
-    f = 3 * torch.randn(nodes, channels, trials, generator=rng, dtype=dtype)
-    # as wide as the steps are long: some vectors leave their balls and some do not
-    radius = 2 * channels**0.5 * torch.rand(trials, generator=rng, dtype=dtype)
-
-    matrix = here.half @ torch.eye(nodes, dtype=dtype)
-    leaves = [part.clone().requires_grad_() for part in (w, f)]
-    z = torch.einsum("en,nct->ect", matrix, leaves[1]) + (0 if first else leaves[0])
-    length = z.square().sum(1, keepdim=True).sqrt()
-    expected = torch.where(length > radius, z * radius / length, z)
-    expected.backward(grad)
-    ours = [part.to(DEVICE).requires_grad_() for part in (w, f)]
-    found = elastic._DualStep.apply(None if first else ours[0], ours[1], radius.to(DEVICE), there)
-    found.backward(grad.to(DEVICE))
-    torch.testing.assert_close(found.detach().cpu(), expected.detach(), **CLOSE[dtype])
-    for mine, truth in zip(ours[first:], leaves[first:], strict=True):
-        assert mine.grad is not None
-        torch.testing.assert_close(mine.grad.cpu(), truth.grad, **CLOSE[dtype])
+    x, grad = (3 * torch.randn(trials, nodes, channels, generator=rng, dtype=dtype) for _ in range(2))
+    # so wide that some vectors leave their balls and some do not
+    models = [
+        elastic.ElasticGNN(2, 2, channels, layers, lambda1=0.2 + 3 * i / trials, lambda2=i % 3) for i in range(trials)
+    ]
+    results = []
+    for device in ("cpu", DEVICE):
+        monkeypatch.setattr(elastic, "on_gpu", lambda f, fused=bool(results): fused)
+        leaf = x.to(device, copy=True).requires_grad_()
+        out = stack(models).to(device).propagate(leaf, adj.to(device))
+        out.backward(grad.to(device))
+        assert leaf.grad is not None
+        results.append((out.detach().cpu(), leaf.grad.cpu()))
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, **CLOSE[dtype])
 
 
-MOVING = [name for name, scheme in SCHEMES.items() if scheme.structure != "frozen" and not scheme.unit_norm]
+WITH_KERNELS = [name for name, scheme in SCHEMES.items() if scheme.normalization == "rw" and not scheme.unit_norm]
 BATCHES: list[tuple[tuple[int, ...], torch.dtype, bool]] = [
     ((), torch.float64, False),
     ((3,), torch.float64, True),
@@ -163,7 +161,7 @@ BATCHES: list[tuple[tuple[int, ...], torch.dtype, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("scheme", MOVING)
+@pytest.mark.parametrize("scheme", WITH_KERNELS)
 @pytest.mark.parametrize("graph", AWKWARD)
 def test_steps_are_those_of_the_dense_reference(graph: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BACKENDS, "gpu", GpuSteps)  # which the interpreter runs on a CPU, too

@@ -25,7 +25,7 @@ from asgnn.graphs.adjacency import Adjacency
 
 
 class GpuSteps(EdgeSteps):
-    """:class:`~asgnn.asmp.edges.EdgeSteps` with the two half-steps as kernels; S must be free to move."""
+    """:class:`~asgnn.asmp.edges.EdgeSteps` with the two half-steps as kernels."""
 
     def prepare(self) -> None:
         trials = self.x.size(2)
@@ -34,6 +34,9 @@ class GpuSteps(EdgeSteps):
             return torch.stack([value.expand(trials) for value in values])
 
         self.of_h = rows(1 - 2 * self.eta1 - 2 * self.eta1 * self.lam, 2 * self.eta1 * self.lam, 2 * self.eta1)
+        self.s = self.s.contiguous()
+        if self.scheme.structure == "frozen":
+            return
         exact = self.scheme.structure == "exact"
         size = 1 / (2 * (self.gamma + self.mu2)) if exact else self.eta2
         kept = torch.zeros_like(size) if exact else 1 - 2 * size * (self.gamma + self.mu2)
@@ -42,7 +45,6 @@ class GpuSteps(EdgeSteps):
             self.of_s = rows(*given, size * self.lam)
         else:
             self.of_s = rows(*given, size / 2, size * self.lam / 2)
-        self.s = self.s.contiguous()
         self.given = self.a[:, 0].contiguous()
 
     def h_step(self, h: Tensor, s: Tensor) -> Tensor:
@@ -75,15 +77,16 @@ class _HStep(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         h, x, s, c, mean, degree = ctx.saved_tensors
         adj, grad = ctx.adj, grad.contiguous()
-        to_h, to_x, to_s = torch.empty_like(h), torch.empty_like(h), torch.empty_like(s)
+        to_h, to_x = torch.empty_like(h), torch.empty_like(h)
+        to_s = torch.empty_like(s) if ctx.needs_input_grad[2] else None
         parts = h.new_empty(3, h.size(0), h.size(2))
         shape, blocks = tile(h)
         _h_step_back[h.size(0), blocks](
             adj.crow, adj.col, adj.reverse, s, h, x, c, mean, degree, grad, to_h, to_x, to_s, parts, *h.shape,
-            MIN=MIN_DEGREE, **shape,
+            MIN=MIN_DEGREE, TO_S=to_s is not None, **shape,
         )  # fmt: skip
         return to_h, to_x, to_s, parts.sum(1), None
 
@@ -193,7 +196,7 @@ def _h_step(
 @triton.jit
 def _h_step_back(
     crow, col, reverse, s, h, x, coefficients, mean, degree, grad, to_h, to_x, to_s, parts, nodes, channels, trials,
-    MIN: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+    MIN: tl.constexpr, TO_S: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     """∂/∂s_ij = (c₁/D_i)(g_i·h_j − g_i·mean_i) and ∂/∂h_i = c₀g_i + c₁Σ_j s_ji g_j/D_j, with g the gradient."""
     node = tl.program_id(0).to(tl.int64)
@@ -218,9 +221,10 @@ def _h_step_back(
         place, tall = there[:, None] & real[None, :], there[:, None, None] & inside[None, :, :]
         j = tl.load(col + e, mask=there, other=0)
         back = tl.load(reverse + e, mask=there, other=0)
-        h_j = tl.load(h + j[:, None, None] * channels * trials + offset[None, :, :], mask=tall, other=0.0)
-        found = (c1 / d_i)[None, :] * tl.sum(g_i[None, :, :] * h_j, axis=1) - by_degree[None, :]
-        tl.store(to_s + e[:, None] * trials + t[None, :], found, mask=place)
+        if TO_S:
+            h_j = tl.load(h + j[:, None, None] * channels * trials + offset[None, :, :], mask=tall, other=0.0)
+            found = (c1 / d_i)[None, :] * tl.sum(g_i[None, :, :] * h_j, axis=1) - by_degree[None, :]
+            tl.store(to_s + e[:, None] * trials + t[None, :], found, mask=place)
         g_j = tl.load(grad + j[:, None, None] * channels * trials + offset[None, :, :], mask=tall, other=0.0)
         d_j = tl.maximum(tl.load(degree + j[:, None] * trials + t[None, :], mask=place, other=1.0), MIN)
         s_ji = tl.load(s + back[:, None] * trials + t[None, :], mask=place, other=0.0)

@@ -37,13 +37,13 @@ def _on_gpu(x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> St
     if not x.is_cuda:
         raise ConfigError('backend="gpu" needs CUDA and triton; use backend="edges" here.')
     if not _has_kernels(scheme):
-        raise ConfigError('backend="gpu" has kernels for a structure that moves, with rows as they are; use "edges".')
+        raise ConfigError('backend="gpu" has no kernels for unit_norm=True or normalization="sym"; use "edges".')
     steps: Steps = kernels("asgnn.asmp.gpu").GpuSteps(x, adj, params, scheme)
     return steps
 
 
 def _has_kernels(scheme: Scheme) -> bool:
-    return scheme.structure != "frozen" and not scheme.unit_norm
+    return scheme.normalization == "rw" and not scheme.unit_norm
 
 
 BACKENDS: dict[str, Callable[[Tensor, Adjacency, ASMPParams, Scheme], Steps]] = {

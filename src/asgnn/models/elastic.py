@@ -83,26 +83,34 @@ class ElasticGNN(NodeClassifier):
         own, average, incidence = gamma * f, adj.sym_weight(x.dtype), incidence or Incidence(adj, x.dtype)
         w: Tensor | None = None
         pull: Tensor | None = None  # −Δ̃ᵀW, with W = 0 at the start
+        if on_gpu(f) and self.has_dual and self.norm == "l21":
+            layer = kernels("asgnn.models.elastic_gpu").Layer
+            size = (adj.num_nodes, adj.num_nodes)
+            rest, radii = (part.expand(x.size(0)).contiguous() for part in (1 - gamma, radius))
+            matrices = Rows(adj.crow, adj.col, average, size), incidence.half, incidence.half_transposed
+            for _ in range(self.num_layers):
+                f, w, pull = layer.apply(f, w, pull, own, rest, radii, *matrices)
+            return f.permute(2, 0, 1)
         for _ in range(self.num_layers):
             f = y = own + (1 - gamma) * adj.matmul(average, f.flatten(1)).view_as(f)
             if not self.has_dual:
                 continue
-            w = self.dual_step(w, y if pull is None else y + pull, radius, incidence)
+            step = incidence.half_differences(y if pull is None else y + pull)
+            w = self.project(step if w is None else w + step, radius)
             pull = incidence.pull(w)
             f = y + pull
         return f.permute(2, 0, 1)
 
-    def dual_step(self, w: Tensor | None, f: Tensor, radius: Tensor, incidence: Incidence) -> Tensor:
-        """W + Δ̃F/2 (edges, C, T), brought back into balls of radius (T,) where it left them; no W is W = 0."""
-        if f.is_cuda and self.norm == "l21":
-            found: Tensor = _DualStep.apply(w, f, radius, incidence)
-            return found
-        step = incidence.half_differences(f)
-        z = step if w is None else w + step
+    def project(self, w: Tensor, radius: Tensor) -> Tensor:
+        """(edges, C, T), brought back into balls of radius (T,) where it left them."""
         if self.norm == "l1":
-            return z.clamp(-radius, radius)
-        out: Tensor = _IntoBall.apply(z, radius)
+            return w.clamp(-radius, radius)
+        out: Tensor = _IntoBall.apply(w, radius)
         return out
+
+
+def on_gpu(f: Tensor) -> bool:
+    return f.is_cuda
 
 
 @once_per_graph
@@ -183,23 +191,3 @@ class _IntoBall(torch.autograd.Function):
             return grad, None
         z, shorter, along = ctx.saved_tensors
         return torch.addcmul(grad * shorter, z, along * (grad * z).sum(1, keepdim=True), value=-1), None
-
-
-class _DualStep(torch.autograd.Function):
-    """:class:`_IntoBall` of W + Δ̃F/2 on a GPU; Z is made again on the way back, and only W and F are kept."""
-
-    @staticmethod
-    def forward(ctx: Any, w: Tensor | None, f: Tensor, radius: Tensor, incidence: Incidence) -> Tensor:
-        ctx.incidence = incidence
-        ctx.save_for_backward(w, f, radius)
-        found: Tensor = kernels("asgnn.models.elastic_gpu").dual_step(w, f, radius, incidence.half)
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        w, f, radius = ctx.saved_tensors
-        half, back = ctx.incidence.half, ctx.incidence.half_transposed
-        to_w = kernels("asgnn.models.elastic_gpu").dual_step_backward(w, f, radius, half, grad)
-        to_f = (back @ to_w.flatten(1)).view_as(f) if ctx.needs_input_grad[1] else None
-        return to_w if ctx.needs_input_grad[0] else None, to_f, None, None
