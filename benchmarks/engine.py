@@ -1,9 +1,10 @@
-"""How long the engine takes on this machine: a thousand trainings of ASGNN, and a row of Table 1 with the paper's search.
+"""How long the engine takes here: a thousand trainings of ASGNN, and a row of Table 1 with the paper's search.
 
     python benchmarks/engine.py --device cuda --workers 8 -o docs/records/engine.json
 
-The row is ASGNN with the degree objective and its frozen twin on the datasets and rates given, searched from nothing; the
-store it fills is thrown away. Needs torch, torch_geometric, numpy and scipy alone, as a machine with a GPU may have them.
+The row is ASGNN with the degree objective and its frozen twin on the datasets and rates given, searched from nothing;
+the store it fills is thrown away. Needs torch, torch_geometric, numpy and scipy alone, as a machine with a GPU may have
+them.
 """
 
 from __future__ import annotations
