@@ -13,7 +13,6 @@ from datetime import timedelta
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Annotated
 
 import typer
@@ -26,6 +25,8 @@ from asgnn.experiments import Cell, Record, run_cell
 from asgnn.experiments.attack import METHODS, AttackSpec, keep_attack, parse_settings
 from asgnn.experiments.demo import run_demo
 from asgnn.experiments.report import FORMATS, write_report
+from asgnn.experiments.report.data import Figure, metric
+from asgnn.experiments.report.text import shown
 from asgnn.experiments.reproduce import Engine, plan
 from asgnn.experiments.run import ATTACKS, default_split
 from asgnn.experiments.spec import load_spec
@@ -453,20 +454,17 @@ def _show_choices(kept: Store, choices: list[Choice]) -> None:
     """Cells of tables, each beside the paper's."""
     for (name, case), cell in groupby(choices, key=lambda choice: (choice.table, choice.case)):
         spec = load_spec(name)
+        digits = metric(spec.figure).digits
         table = Table(title=f"{spec.title}: {case.dataset}, {spec.column(case.rate)} {spec.unit}")
         for heading in ("model", "chosen by", "settings tried", "ours", "the paper's"):
             table.add_column(heading, justify="left" if heading in ("model", "chosen by") else "right")
         for choice in cell:
             row = spec.row(choice.row)
-            values = [outcome.figures[spec.figure] for outcome in kept.get(choice.trainings).values()]
-            paper = spec.paper.get(case.dataset, {}).get(case.rate, {}).get(row.paper or "", (None, None))
-            ours = (fmean(values), stdev(values) if len(values) > 1 else None)
-            table.add_row(row.label, choice.rule, str(choice.tried), _mean(*ours), _mean(*paper))
+            ours = Figure.of([outcome.figures[spec.figure] for outcome in kept.get(choice.trainings).values()])
+            paper = spec.paper.get(case.dataset, {}).get(case.rate, {}).get(row.paper or "")
+            theirs = shown(Figure(*paper), digits) if paper else ""
+            table.add_row(row.label, choice.rule, str(choice.tried), shown(ours, digits), theirs)
         out.print(table)
-
-
-def _mean(mean: float | None, deviation: float | None) -> str:
-    return "" if mean is None else f"{mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
 
 
 @app.command()
