@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -197,7 +198,9 @@ def fit_many(
         runner = _Runner(model, forward, y, members, place, penalty, final)
         work = adj.row.numel() * int(y.max() + 1) * len(members)
         work += model.dense_matrices * features.num_nodes**2 * len(members)
-        with one_thread(place.type == "cpu" and work < ONE_THREAD_BELOW):
+        # streams, graphs and kernels are made on the current GPU, which may be another than the one asked for
+        current = torch.cuda.device(place) if place.type == "cuda" else nullcontext()
+        with one_thread(place.type == "cpu" and work < ONE_THREAD_BELOW), current:
             fits = runner.run([member.model for member in members], report)
         results.update(zip(batch, fits, strict=True))
         done += members[0].config.epochs
