@@ -9,20 +9,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from asgnn.asmp.edge_ops_gpu import TILE, tile
 from asgnn.graphs.features import Rows
 
-TRIALS = 64  # of a program, at the most
-TILE = 1024  # numbers that a program holds of one operand: no more, or few programs fit into the registers
+TRIALS, WARPS = 64, 4  # of a program
 
 
 @triton.jit
 def _dual_step(
     w, f, node, value, radius, grad, out, edges, channels, trials,
     FIRST: tl.constexpr, BACKWARD: tl.constexpr,
-    EDGES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+    ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     """z · min(1, radius/‖z‖) with z = w + value_i f_i + value_j f_j, or what its derivative makes of ``grad``."""
-    e = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
+    e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
     c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
     there = e < edges
     inside = there[:, None, None] & (c < channels)[None, :, None] & (t < trials)[None, None, :]
@@ -71,13 +71,11 @@ def _launch(w: Tensor | None, f: Tensor, radius: Tensor, pairs: Rows, grad: Tens
     out = f.new_empty(edges, channels, trials)
     if not out.numel():
         return out
-    deep, wide = (triton.next_power_of_2(size) for size in (channels, trials))
-    wide = max(1, min(wide, TRIALS, TILE // deep))
-    high = max(1, TILE // (deep * wide))
+    shape, blocks = tile(f, TILE, TRIALS, WARPS)
     # blocks of edges run fastest: one block's trials of all nodes are few enough to stay in the cache
-    _dual_step[triton.cdiv(edges, high), triton.cdiv(trials, wide)](
+    _dual_step[triton.cdiv(edges, shape["ENTRIES"]), blocks](
         None if w is None else w.contiguous(), f.contiguous(), pairs.col, pairs.value,
         radius.expand(trials).contiguous(), None if grad is None else grad.contiguous(), out, edges, channels, trials,
-        FIRST=w is None, BACKWARD=grad is not None, EDGES=high, CHANNELS=deep, TRIALS=wide,
+        FIRST=w is None, BACKWARD=grad is not None, **shape,
     )  # fmt: skip
     return out
