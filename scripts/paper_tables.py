@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pages import fill
 
-from asgnn.experiments.report.data import Cell, Report, collect
+from asgnn.experiments.report.data import SIGNIFICANT, Cell, Report, collect
+from asgnn.experiments.report.text import signed
 from asgnn.experiments.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,7 +63,7 @@ def _adaptivity(report: Report) -> list[str]:
                 (added,) = (cell.added for cell in _column(report, dataset, rate) if cell.row == row)
                 assert added is not None
                 assert added.p is not None
-                shown.append(f"{added.difference:+.1f}".replace("-", "−") + ("*" if added.p < 0.05 else ""))
+                shown.append(signed(added.difference, 1) + ("*" if added.p < SIGNIFICANT else ""))
             lines.append(f"| `{label}`, {dataset} | {' | '.join(shown)} |")
     return lines
 

@@ -89,10 +89,16 @@ def _entries(u: Tensor, v: Tensor, adj: Adjacency, squared: bool) -> Tensor:
     return out
 
 
-def tile(v: Tensor) -> tuple[dict[str, int], int]:
-    """How much of (entries, channels, trials) a program of one warp holds, and how many blocks of trials there are."""
+def tile(v: Tensor, entries: int = ENTRIES, trials: int = TRIALS, warps: int = 1) -> tuple[dict[str, int], int]:
+    """How much of (entries, channels, trials) a program holds, and how many blocks of trials of v (…, C, T) there are.
+
+    Args:
+        v: whose channels and trials.
+        entries, trials: of a program, at the most.
+        warps: of a program.
+    """
     channels = triton.next_power_of_2(v.size(1))
-    trials = max(1, min(triton.next_power_of_2(v.size(2)), TRIALS, TILE // channels))
-    entries = max(1, min(ENTRIES, TILE // (channels * trials)))
-    shape = {"ENTRIES": entries, "CHANNELS": channels, "TRIALS": trials, "num_warps": 1}
+    trials = max(1, min(triton.next_power_of_2(v.size(2)), trials, TILE // channels))
+    entries = max(1, min(entries, TILE // (channels * trials)))
+    shape = {"ENTRIES": entries, "CHANNELS": channels, "TRIALS": trials, "num_warps": warps}
     return shape, triton.cdiv(v.size(2), trials)

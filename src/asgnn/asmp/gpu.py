@@ -157,15 +157,39 @@ class _PaperSStep(torch.autograd.Function):
 
 
 @triton.jit
+def _block(channels, trials, CHANNELS: tl.constexpr, TRIALS: tl.constexpr):
+    """A program's trials and whether there are such, (T,); the same for (C, T), and where in a node's row each lies."""
+    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
+    real = t < trials
+    return t, real, (c < channels)[:, None] & real[None, :], c[:, None] * trials + t[None, :]
+
+
+@triton.jit
+def _rows(v, nodes, there, inside, offset, channels, trials):
+    """(entries, C, T) the rows of v (N, C, T) at some nodes."""
+    place = v + nodes[:, None, None] * channels * trials + offset[None, :, :]
+    return tl.load(place, mask=there[:, None, None] & inside[None, :, :], other=0.0)
+
+
+@triton.jit
+def _row(table, i, t, trials):
+    """(T,) row i of a table with a column for each trial."""
+    return tl.load(table + i * trials + t, mask=t < trials, other=0.0)
+
+
+@triton.jit
+def _where_free(grad, free, at, place):
+    """The gradient in the new S where that was not cut off, else 0."""
+    return tl.where(tl.load(free + at, mask=place, other=0) != 0, tl.load(grad + at, mask=place, other=0.0), 0.0)
+
+
+@triton.jit
 def _h_step(
     crow, col, s, h, x, coefficients, out, mean, degree, channels, trials,
     MIN: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     node = tl.program_id(0).to(tl.int64)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
-    real = t < trials
-    inside = (c < channels)[:, None] & real[None, :]
-    offset = c[:, None] * trials + t[None, :]
+    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
     own = node * channels * trials + offset
     total = tl.zeros((CHANNELS, TRIALS), dtype=out.dtype.element_ty)
     sum_s = tl.zeros((TRIALS,), dtype=out.dtype.element_ty)
@@ -175,17 +199,13 @@ def _h_step(
         there = e < end
         j = tl.load(col + e, mask=there, other=0)
         w = tl.load(s + e[:, None] * trials + t[None, :], mask=there[:, None] & real[None, :], other=0.0)
-        h_j = tl.load(
-            h + j[:, None, None] * channels * trials + offset[None, :, :],
-            mask=there[:, None, None] & inside[None, :, :],
-            other=0.0,
-        )
+        h_j = _rows(h, j, there, inside, offset, channels, trials)
         total += tl.sum(w[:, None, :] * h_j, axis=0)
         sum_s += tl.sum(w, axis=0)
     average = total / tl.maximum(sum_s, MIN)[None, :]
-    c0 = tl.load(coefficients + t, mask=real, other=0.0)[None, :]
-    c1 = tl.load(coefficients + trials + t, mask=real, other=0.0)[None, :]
-    c2 = tl.load(coefficients + 2 * trials + t, mask=real, other=0.0)[None, :]
+    c0 = _row(coefficients, 0, t, trials)[None, :]
+    c1 = _row(coefficients, 1, t, trials)[None, :]
+    c2 = _row(coefficients, 2, t, trials)[None, :]
     h_i = tl.load(h + own, mask=inside, other=0.0)
     x_i = tl.load(x + own, mask=inside, other=0.0)
     tl.store(out + own, c0 * h_i + c1 * average + c2 * x_i, mask=inside)
@@ -200,14 +220,11 @@ def _h_step_back(
 ):  # fmt: skip
     """∂/∂s_ij = (c₁/D_i)(g_i·h_j − g_i·mean_i) and ∂/∂h_i = c₀g_i + c₁Σ_j s_ji g_j/D_j, with g the gradient."""
     node = tl.program_id(0).to(tl.int64)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
-    real = t < trials
-    inside = (c < channels)[:, None] & real[None, :]
-    offset = c[:, None] * trials + t[None, :]
+    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
     own = node * channels * trials + offset
-    c0 = tl.load(coefficients + t, mask=real, other=0.0)
-    c1 = tl.load(coefficients + trials + t, mask=real, other=0.0)
-    c2 = tl.load(coefficients + 2 * trials + t, mask=real, other=0.0)
+    c0 = _row(coefficients, 0, t, trials)
+    c1 = _row(coefficients, 1, t, trials)
+    c2 = _row(coefficients, 2, t, trials)
     g_i = tl.load(grad + own, mask=inside, other=0.0)
     along_mean = tl.sum(g_i * tl.load(mean + own, mask=inside, other=0.0), axis=0)
     sum_s = tl.load(degree + node * trials + t, mask=real, other=1.0)
@@ -218,14 +235,14 @@ def _h_step_back(
     for start in range(tl.load(crow + node), end, ENTRIES):
         e = start + tl.arange(0, ENTRIES)
         there = e < end
-        place, tall = there[:, None] & real[None, :], there[:, None, None] & inside[None, :, :]
+        place = there[:, None] & real[None, :]
         j = tl.load(col + e, mask=there, other=0)
         back = tl.load(reverse + e, mask=there, other=0)
         if TO_S:
-            h_j = tl.load(h + j[:, None, None] * channels * trials + offset[None, :, :], mask=tall, other=0.0)
+            h_j = _rows(h, j, there, inside, offset, channels, trials)
             found = (c1 / d_i)[None, :] * tl.sum(g_i[None, :, :] * h_j, axis=1) - by_degree[None, :]
             tl.store(to_s + e[:, None] * trials + t[None, :], found, mask=place)
-        g_j = tl.load(grad + j[:, None, None] * channels * trials + offset[None, :, :], mask=tall, other=0.0)
+        g_j = _rows(grad, j, there, inside, offset, channels, trials)
         d_j = tl.maximum(tl.load(degree + j[:, None] * trials + t[None, :], mask=place, other=1.0), MIN)
         s_ji = tl.load(s + back[:, None] * trials + t[None, :], mask=place, other=0.0)
         total += tl.sum((s_ji * c1[None, :] / d_j)[:, None, :] * g_j, axis=0)
@@ -244,22 +261,21 @@ def _degree_s_step(
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
-    there, real = e < entries, t < trials
+    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
+    there = e < entries
     place = there[:, None] & real[None, :]
-    tall = place[:, None, :] & (c < channels)[None, :, None]
-    offset = (c[:, None] * trials + t[None, :])[None, :, :]
     i, j = tl.load(row + e, mask=there, other=0), tl.load(col + e, mask=there, other=0)
-    of_i, of_j = i[:, None, None] * channels * trials + offset, j[:, None, None] * channels * trials + offset
-    h_i, h_j = tl.load(h + of_i, mask=tall, other=0.0), tl.load(h + of_j, mask=tall, other=0.0)
-    far_i, far_j = h_i - tl.load(x + of_i, mask=tall, other=0.0), h_j - tl.load(x + of_j, mask=tall, other=0.0)
+    h_i = _rows(h, i, there, inside, offset, channels, trials)
+    h_j = _rows(h, j, there, inside, offset, channels, trials)
+    far_i = h_i - _rows(x, i, there, inside, offset, channels, trials)
+    far_j = h_j - _rows(x, j, there, inside, offset, channels, trials)
     from_x = tl.sum(far_i * far_i + far_j * far_j, axis=1)
     apart = tl.sum((h_i - h_j) * (h_i - h_j), axis=1)
-    c0 = tl.load(coefficients + t, mask=real, other=0.0)[None, :]
-    c1 = tl.load(coefficients + trials + t, mask=real, other=0.0)[None, :]
-    c2 = tl.load(coefficients + 2 * trials + t, mask=real, other=0.0)[None, :]
-    c3 = tl.load(coefficients + 3 * trials + t, mask=real, other=0.0)[None, :]
-    c4 = tl.load(coefficients + 4 * trials + t, mask=real, other=0.0)[None, :]
+    c0 = _row(coefficients, 0, t, trials)[None, :]
+    c1 = _row(coefficients, 1, t, trials)[None, :]
+    c2 = _row(coefficients, 2, t, trials)[None, :]
+    c3 = _row(coefficients, 3, t, trials)[None, :]
+    c4 = _row(coefficients, 4, t, trials)[None, :]
     at = e[:, None] * trials + t[None, :]
     a = tl.load(given + e, mask=there, other=0.0)[:, None]
     new = c0 * tl.load(s + at, mask=place, other=0.0) + (c1 * a - c2) - c3 * from_x - c4 * apart
@@ -275,14 +291,11 @@ def _degree_s_step_back(
 ):  # fmt: skip
     """With m the gradient where S is free: ∂/∂h_i = −2 Σ_j (m_ij + m_ji)(c₄(h_i − h_j) + c₃(h_i − x_i))."""
     node = tl.program_id(0).to(tl.int64)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
-    real = t < trials
-    inside = (c < channels)[:, None] & real[None, :]
-    offset = c[:, None] * trials + t[None, :]
+    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
     own = node * channels * trials + offset
-    c0 = tl.load(coefficients + t, mask=real, other=0.0)
-    c3 = tl.load(coefficients + 3 * trials + t, mask=real, other=0.0)
-    c4 = tl.load(coefficients + 4 * trials + t, mask=real, other=0.0)
+    c0 = _row(coefficients, 0, t, trials)
+    c3 = _row(coefficients, 3, t, trials)
+    c4 = _row(coefficients, 4, t, trials)
     h_i = tl.load(h + own, mask=inside, other=0.0)
     far = h_i - tl.load(x + own, mask=inside, other=0.0)
     total = tl.zeros((CHANNELS, TRIALS), dtype=s.dtype.element_ty)
@@ -292,15 +305,14 @@ def _degree_s_step_back(
     for start in range(tl.load(crow + node), end, ENTRIES):
         e = start + tl.arange(0, ENTRIES)
         there = e < end
-        place, tall = there[:, None] & real[None, :], there[:, None, None] & inside[None, :, :]
+        place = there[:, None] & real[None, :]
         j = tl.load(col + e, mask=there, other=0)
         back = tl.load(reverse + e, mask=there, other=0)
         at, at_back = e[:, None] * trials + t[None, :], back[:, None] * trials + t[None, :]
-        m = tl.where(tl.load(free + at, mask=place, other=0) != 0, tl.load(grad + at, mask=place, other=0.0), 0.0)
-        m_back = tl.load(grad + at_back, mask=place, other=0.0)
-        m_back = tl.where(tl.load(free + at_back, mask=place, other=0) != 0, m_back, 0.0)
+        m = _where_free(grad, free, at, place)
+        m_back = _where_free(grad, free, at_back, place)
         tl.store(to_s + at, c0[None, :] * m, mask=place)
-        h_j = tl.load(h + j[:, None, None] * channels * trials + offset[None, :, :], mask=tall, other=0.0)
+        h_j = _rows(h, j, there, inside, offset, channels, trials)
         apart = h_i[None, :, :] - h_j
         both = m + m_back
         total += tl.sum(both[:, None, :] * apart, axis=0)
@@ -326,10 +338,7 @@ def _paper_s_step(
     MIN: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     node = tl.program_id(0).to(tl.int64)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
-    real = t < trials
-    inside = (c < channels)[:, None] & real[None, :]
-    offset = c[:, None] * trials + t[None, :]
+    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
     h_i = tl.load(h + node * channels * trials + offset, mask=inside, other=0.0)
     sum_s = tl.zeros((TRIALS,), dtype=s.dtype.element_ty)
     sum_sg = sum_s
@@ -339,31 +348,23 @@ def _paper_s_step(
         there = e < end
         j = tl.load(col + e, mask=there, other=0)
         w = tl.load(s + e[:, None] * trials + t[None, :], mask=there[:, None] & real[None, :], other=0.0)
-        h_j = tl.load(
-            h + j[:, None, None] * channels * trials + offset[None, :, :],
-            mask=there[:, None, None] & inside[None, :, :],
-            other=0.0,
-        )
+        h_j = _rows(h, j, there, inside, offset, channels, trials)
         sum_s += tl.sum(w, axis=0)
         sum_sg += tl.sum(w * tl.sum(h_i[None, :, :] * h_j, axis=1), axis=0)
     d = tl.maximum(sum_s, MIN)
     average = sum_sg / d
     tl.store(degree + node * trials + t, sum_s, mask=real)
     tl.store(mean + node * trials + t, average, mask=real)
-    c0 = tl.load(coefficients + t, mask=real, other=0.0)[None, :]
-    c1 = tl.load(coefficients + trials + t, mask=real, other=0.0)[None, :]
-    c2 = tl.load(coefficients + 2 * trials + t, mask=real, other=0.0)[None, :]
-    pull = (tl.load(coefficients + 3 * trials + t, mask=real, other=0.0) / d)[None, :]
+    c0 = _row(coefficients, 0, t, trials)[None, :]
+    c1 = _row(coefficients, 1, t, trials)[None, :]
+    c2 = _row(coefficients, 2, t, trials)[None, :]
+    pull = (_row(coefficients, 3, t, trials) / d)[None, :]
     for start in range(begin, end, ENTRIES):
         e = start + tl.arange(0, ENTRIES)
         there = e < end
         place = there[:, None] & real[None, :]
         j = tl.load(col + e, mask=there, other=0)
-        h_j = tl.load(
-            h + j[:, None, None] * channels * trials + offset[None, :, :],
-            mask=there[:, None, None] & inside[None, :, :],
-            other=0.0,
-        )
+        h_j = _rows(h, j, there, inside, offset, channels, trials)
         at = e[:, None] * trials + t[None, :]
         a = tl.load(given + e, mask=there, other=0.0)[:, None]
         new = c0 * tl.load(s + at, mask=place, other=0.0) + (c1 * a - c2)
@@ -382,10 +383,7 @@ def _paper_s_step_back_to_s(
     ∂/∂a_i = −c₃M_i/D_i, and s_ij also moves D_i: by −c₃Q_i/D_i² directly, by −(a_i/D_i) ∂/∂a_i through the mean.
     """
     node = tl.program_id(0).to(tl.int64)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
-    real = t < trials
-    inside = (c < channels)[:, None] & real[None, :]
-    offset = c[:, None] * trials + t[None, :]
+    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
     h_i = tl.load(h + node * channels * trials + offset, mask=inside, other=0.0)
     sum_s = tl.load(degree + node * trials + t, mask=real, other=1.0)
     average = tl.load(mean + node * trials + t, mask=real, other=0.0)
@@ -398,19 +396,15 @@ def _paper_s_step_back_to_s(
         place = there[:, None] & real[None, :]
         j = tl.load(col + e, mask=there, other=0)
         at = e[:, None] * trials + t[None, :]
-        m = tl.where(tl.load(free + at, mask=place, other=0) != 0, tl.load(grad + at, mask=place, other=0.0), 0.0)
-        h_j = tl.load(
-            h + j[:, None, None] * channels * trials + offset[None, :, :],
-            mask=there[:, None, None] & inside[None, :, :],
-            other=0.0,
-        )
+        m = _where_free(grad, free, at, place)
+        h_j = _rows(h, j, there, inside, offset, channels, trials)
         sum_m += tl.sum(m, axis=0)
         sum_mg += tl.sum(m * (tl.sum(h_i[None, :, :] * h_j, axis=1) - average[None, :]), axis=0)
         sum_ms += tl.sum(m * tl.load(s + at, mask=place, other=0.0), axis=0)
         sum_ma += tl.sum(m * tl.load(given + e, mask=there, other=0.0)[:, None], axis=0)
     d = tl.maximum(sum_s, MIN)
-    c0 = tl.load(coefficients + t, mask=real, other=0.0)
-    c3 = tl.load(coefficients + 3 * trials + t, mask=real, other=0.0)
+    c0 = _row(coefficients, 0, t, trials)
+    c3 = _row(coefficients, 3, t, trials)
     by_mean = -c3 * sum_m / d
     by_degree = tl.where(sum_s >= MIN, -c3 * sum_mg / (d * d) - by_mean * average / d, 0.0)
     for start in range(begin, end, ENTRIES):
@@ -419,12 +413,8 @@ def _paper_s_step_back_to_s(
         place = there[:, None] & real[None, :]
         j = tl.load(col + e, mask=there, other=0)
         at = e[:, None] * trials + t[None, :]
-        m = tl.where(tl.load(free + at, mask=place, other=0) != 0, tl.load(grad + at, mask=place, other=0.0), 0.0)
-        h_j = tl.load(
-            h + j[:, None, None] * channels * trials + offset[None, :, :],
-            mask=there[:, None, None] & inside[None, :, :],
-            other=0.0,
-        )
+        m = _where_free(grad, free, at, place)
+        h_j = _rows(h, j, there, inside, offset, channels, trials)
         product = tl.sum(h_i[None, :, :] * h_j, axis=1)
         tl.store(to_s + at, c0[None, :] * m + (by_mean / d)[None, :] * product + by_degree[None, :], mask=place)
     own_part = parts + node * trials + t
@@ -441,12 +431,9 @@ def _paper_s_step_back_to_h(
 ):  # fmt: skip
     """∂/∂h_i = Σ_j (b_ij + b_ji) h_j with b_ij = ∂/∂g_ij = (c₃/D_i)(m_ij − M_i s_ij/D_i); −M is the third part."""
     node = tl.program_id(0).to(tl.int64)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
-    real = t < trials
-    inside = (c < channels)[:, None] & real[None, :]
-    offset = c[:, None] * trials + t[None, :]
+    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
     minus_mass = parts + 2 * nodes * trials
-    c3 = tl.load(coefficients + 3 * trials + t, mask=real, other=0.0)
+    c3 = _row(coefficients, 3, t, trials)
     d_i = tl.maximum(tl.load(degree + node * trials + t, mask=real, other=1.0), MIN)
     mass_i = tl.load(minus_mass + node * trials + t, mask=real, other=0.0)
     total = tl.zeros((CHANNELS, TRIALS), dtype=s.dtype.element_ty)
@@ -459,17 +446,12 @@ def _paper_s_step_back_to_h(
         back = tl.load(reverse + e, mask=there, other=0)
         at, at_back = e[:, None] * trials + t[None, :], back[:, None] * trials + t[None, :]
         at_j = j[:, None] * trials + t[None, :]
-        m = tl.where(tl.load(free + at, mask=place, other=0) != 0, tl.load(grad + at, mask=place, other=0.0), 0.0)
-        m_back = tl.load(grad + at_back, mask=place, other=0.0)
-        m_back = tl.where(tl.load(free + at_back, mask=place, other=0) != 0, m_back, 0.0)
+        m = _where_free(grad, free, at, place)
+        m_back = _where_free(grad, free, at_back, place)
         d_j = tl.maximum(tl.load(degree + at_j, mask=place, other=1.0), MIN)
         mass_j = tl.load(minus_mass + at_j, mask=place, other=0.0)
         b = (m + mass_i[None, :] * tl.load(s + at, mask=place, other=0.0) / d_i[None, :]) / d_i[None, :]
         b += (m_back + mass_j * tl.load(s + at_back, mask=place, other=0.0) / d_j) / d_j
-        h_j = tl.load(
-            h + j[:, None, None] * channels * trials + offset[None, :, :],
-            mask=there[:, None, None] & inside[None, :, :],
-            other=0.0,
-        )
+        h_j = _rows(h, j, there, inside, offset, channels, trials)
         total += tl.sum((c3[None, :] * b)[:, None, :] * h_j, axis=0)
     tl.store(to_h + node * channels * trials + offset, total, mask=inside)

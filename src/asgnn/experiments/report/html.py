@@ -11,7 +11,7 @@ from typing import Any
 
 from asgnn.experiments.report.data import THE_TEST, Cell, Figure, Lower, Report, Table, metric
 from asgnn.experiments.report.layers import Layers
-from asgnn.experiments.report.text import HOW_TO_READ, LOWER, TITLE, by_rule, shown_time
+from asgnn.experiments.report.text import HOW_TO_READ, LOWER, TITLE, by_rule, rule_of, shown_time
 
 SIGNIFICANT_DIGITS = 5  # of what is drawn and not printed
 
@@ -104,7 +104,7 @@ def _lower(one: Lower) -> dict[str, Any]:
         "rate": table.spec.column(cell.rate),
         "position": cell.rate,
         "row": table.labels[cell.row],
-        "rule": cell.choice.rule if cell.choice else cell.rule,
+        "rule": rule_of(cell),
         "digits": table.metric.digits,
         "ours": _pair(one.ours),
         "paper": _pair(one.paper),

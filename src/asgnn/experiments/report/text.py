@@ -133,6 +133,11 @@ def by_rule(rule: str) -> str:
     return f"settings chosen on {rule}"
 
 
+def rule_of(cell: Cell) -> str:
+    """By which a cell's settings were really chosen; the cell stands under a rule even where there was none."""
+    return cell.choice.rule if cell.choice else cell.rule
+
+
 # --- sections -------------------------------------------------------------------------------------------------------
 
 
@@ -209,14 +214,10 @@ def _lower(report: Report) -> Grid:
         cell, table = one.cell, one.table
         digits = table.metric.digits
         figures = (shown(one.ours, digits), shown(one.paper, digits), signed(one.difference, digits))
-        place = (table.spec.name, cell.dataset, table.spec.column(cell.rate), table.labels[cell.row], _rule(cell))
+        place = (table.spec.name, cell.dataset, table.spec.column(cell.rate), table.labels[cell.row], rule_of(cell))
         rows.append(tuple(map(_plain, (*place, *figures, one.explanation))))
     header = ("table", "dataset", "rate", "model", "rule", "ours", "paper", "difference", "explanation")
     return Grid(header, tuple(rows), prose=(8,))
-
-
-def _rule(cell: Cell) -> str:
-    return cell.choice.rule if cell.choice else cell.rule
 
 
 def _scalars(table: Table) -> Iterator[Piece]:
