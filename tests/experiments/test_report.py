@@ -238,11 +238,20 @@ def test_lower_cells_and_their_explanations(store: FakeStore) -> None:
         [[explanation]]
         table = "table1"
         row = "gcn"
+        rule = "attacked validation"
+        text = "of another rule"
+        [[explanation]]
+        table = "table1"
+        row = "gcn"
         text = "the general one"
+        [[explanation]]
+        table = "table1"
+        text = "of every row"
         """
     )
     assert explain("table1", one.cell) == "the special one"
     assert explain("table1", cell_of(collect(store), "gcn", rate=0.0)) == "the general one"
+    assert explain("table1", within.cell) == "of every row"
     assert explain("table2", one.cell) == UNEXPLAINED
 
 

@@ -156,7 +156,7 @@ def test_the_choice_is_the_best_of_the_best_five(rule: str, figure: str, shown: 
     def best_first(those: Iterable[Settings], trials: int) -> list[Settings]:
         return sorted(those, key=lambda one: (-mean(one, trials, figure, case), mean(one, trials, "val_loss", case)))
 
-    candidates = SEARCHED.candidates("paper")
+    candidates = SEARCHED.candidates("paper", "cora")
     finalists = best_first(candidates, 2)[:5]
     assert choice.settings == best_first(finalists, 4)[0]
     assert (choice.rule, choice.search, choice.tried, choice.case, choice.row) == (rule, "paper", 12, shown, "gcn")
@@ -681,8 +681,9 @@ def test_shape_of_a_specification(name: str) -> None:
 @pytest.mark.parametrize("table", [*TABLES, SMALL])
 def test_every_candidate_is_a_recipe(table: str, search: str) -> None:
     """Names that the model has, values that it takes: said before hours of training and not after."""
-    for one in load_spec(table).rows:
-        candidates = one.candidates(search)
+    found = load_spec(table)
+    for one, dataset in itertools.product(found.rows, found.attacks):
+        candidates = one.candidates(search, dataset)
         assert len(set(candidates)) == len(candidates)
         kinds = set()
         for candidate in candidates:
@@ -695,7 +696,7 @@ def test_every_candidate_is_a_recipe(table: str, search: str) -> None:
 
 def test_sizes_of_the_searches() -> None:
     table1 = load_spec("table1")
-    sizes = {one.name: len(one.candidates("paper")) for one in table1.rows}
+    sizes = {one.name: len(one.candidates("paper", "cora")) for one in table1.rows}
     assert sizes["gcn"] == sizes["asgnn"] == sizes["asgnn-frozen"] == 3 * 3 * 3 * 4
     assert sizes["gcn-jaccard"] == sizes["gcn-svd"] == 27 * 6
     assert sizes["elastic"] == 108 * 9
@@ -703,7 +704,19 @@ def test_sizes_of_the_searches() -> None:
     for search in ("paper", "wide"):  # what adaptivity adds is not a larger search
         for name in ROWS:
             twin = table1.row(f"{name}-frozen")
-            assert len(table1.row(name).candidates(search)) == len(twin.candidates(search))
+            assert len(table1.row(name).candidates(search, "cora")) == len(twin.candidates(search, "cora"))
+
+
+def test_a_row_may_differ_on_a_dataset() -> None:
+    given = Row(
+        "gcn", "GCN", "gcn", (("epochs", 2),), {"paper": {"lr": (0.1, 0.2)}}, None, None, {"acm": (("epochs", 3),)}
+    )
+    assert given.candidates("none", "cora") == [(("epochs", 2),)]
+    assert given.candidates("paper", "acm") == [(("epochs", 3), ("lr", 0.1)), (("epochs", 3), ("lr", 0.2))]
+    # Pro-GNN with its authors' own settings
+    prognn = load_spec("table1").row("prognn")
+    assert prognn.candidates("paper", "cora") == [()]
+    assert prognn.candidates("paper", "citeseer") == [(("lam", 1e-4),)]
 
 
 def test_a_global_attack_without_flips_is_the_clean_graph() -> None:

@@ -89,16 +89,19 @@ def _entries(u: Tensor, v: Tensor, adj: Adjacency, squared: bool) -> Tensor:
     return out
 
 
-def tile(v: Tensor, entries: int = ENTRIES, trials: int = TRIALS, warps: int = 1) -> tuple[dict[str, int], int]:
+def tile(
+    v: Tensor, entries: int = ENTRIES, trials: int = TRIALS, warps: int = 1, size: int = TILE
+) -> tuple[dict[str, int], int]:
     """How much of (entries, channels, trials) a program holds, and how many blocks of trials of v (…, C, T) there are.
 
     Args:
         v: whose channels and trials.
         entries, trials: of a program, at the most.
         warps: of a program.
+        size: of what it holds, at the most.
     """
     channels = triton.next_power_of_2(v.size(1))
-    trials = max(1, min(triton.next_power_of_2(v.size(2)), trials, TILE // channels))
-    entries = max(1, min(entries, TILE // (channels * trials)))
+    trials = max(1, min(triton.next_power_of_2(v.size(2)), trials, size // channels))
+    entries = max(1, min(entries, size // (channels * trials)))
     shape = {"ENTRIES": entries, "CHANNELS": channels, "TRIALS": trials, "num_warps": warps}
     return shape, triton.cdiv(v.size(2), trials)

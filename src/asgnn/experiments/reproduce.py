@@ -64,7 +64,7 @@ class Question:
 
     @cached_property
     def candidates(self) -> list[Settings]:
-        return self.row.candidates(self.search)
+        return self.row.candidates(self.search, self.case.dataset)
 
     def expected(self) -> int:
         """How many trainings the answer takes."""
@@ -149,7 +149,7 @@ def questions(
             for row in spec.rows:
                 if row.name in wanted:
                     # without a choice there is one way to make none
-                    rules = spec.rules if len(row.candidates(search)) > 1 else spec.rules[:1]
+                    rules = spec.rules if len(row.candidates(search, dataset)) > 1 else spec.rules[:1]
                     out += [Question(spec, row, spec.case(dataset, rate), rule, search, trials) for rule in rules]
     return out
 

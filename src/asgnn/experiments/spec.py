@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -30,6 +30,7 @@ class Row:
         grids: search → name of a setting → the values tried; a search that is not named tries nothing.
         paper: what the paper calls it, or ``None`` where the paper has no such row.
         twin: the name of the row that is the same with a frozen structure, or ``None``.
+        on: dataset → what differs from the recipe there besides.
     """
 
     name: str
@@ -39,11 +40,12 @@ class Row:
     grids: Mapping[str, Mapping[str, tuple[Value, ...]]]
     paper: str | None
     twin: str | None
+    on: Mapping[str, Settings] = field(default_factory=dict)
 
-    def candidates(self, search: str) -> list[Settings]:
+    def candidates(self, search: str, dataset: str) -> list[Settings]:
         """Every setting of a grid, with the row's own; one, the recipe's, where there is no grid."""
         grid = self.grids.get(search, {})
-        own = dict(self.settings)
+        own = dict(self.settings) | dict(self.on.get(dataset, ()))
         return [settings_of(own | dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
 
 
@@ -136,6 +138,7 @@ def _row(name: str, row: Mapping[str, Any], grids: Mapping[str, Any], of_table: 
         grids=of_row,
         paper=row.get("paper"),
         twin=row.get("twin"),
+        on={dataset: settings_of(settings) for dataset, settings in row.get("on", {}).items()},
     )
 
 

@@ -15,11 +15,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from asgnn.asmp.edge_ops_gpu import TILE, tile
 from asgnn.graphs.features import Rows
 
-TRIALS = 64  # of a program on edges, at the most
-TILE = 1024  # numbers that it holds of one operand: no more, or few programs fit into the registers
-NODE_TRIALS, NODE_TILE = 32, 2048  # the same for a program on a node, which holds fewer operands
+# Of a program, at the most; one on a node holds fewer operands than one on edges, and so more of each.
+ON_EDGES = {"entries": TILE, "trials": 64, "warps": 4}
+ON_NODE = {"entries": 8, "trials": 32, "warps": 2, "size": 2 * TILE}
 
 
 class Layer(torch.autograd.Function):
@@ -123,15 +124,12 @@ def _gather(
     alone = torch.empty_like(out) if sums else None
     ahead = None if more is None else torch.empty_like(out)
     if out.numel():
-        deep, wide = (triton.next_power_of_2(size) for size in (channels, trials))
-        wide = max(1, min(wide, NODE_TRIALS, NODE_TILE // deep))
-        entries = max(1, min(8, NODE_TILE // (deep * wide)))
+        shape, blocks = tile(dense, **ON_NODE)
         given = (None if part is None else part.contiguous() for part in (scale, add, more))
-        _sum_rows_of[rows, triton.cdiv(trials, wide)](
+        _sum_rows_of[rows, blocks](
             matrix.crow, matrix.col, matrix.value, dense.contiguous(), *given, out, alone, ahead,
             factor, channels, trials,
-            SCALED=scale is not None, ADDED=add is not None, SUMS=sums, MORE=more is not None,
-            ENTRIES=entries, CHANNELS=deep, TRIALS=wide, num_warps=2,
+            SCALED=scale is not None, ADDED=add is not None, SUMS=sums, MORE=more is not None, **shape,
         )  # fmt: skip
     return out, alone, ahead
 
@@ -140,13 +138,13 @@ def _gather(
 def _dual_step(
     node, value, w, f, radius, of_f, of_w, of_pull, out, edges, channels, trials,
     FIRST: tl.constexpr, BACK: tl.constexpr, OF_W: tl.constexpr, OF_PULL: tl.constexpr,
-    EDGES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+    ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     """z · min(1, radius/‖z‖) with z = w + value_i f_i + value_j f_j, or what its derivative makes of the gradients.
 
     The gradient in the new w is its own, and what comes through −Δ̃ᵀW, of which ``value`` has half.
     """
-    e = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
+    e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
     c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
     there = e < edges
     inside = there[:, None, None] & (c < channels)[None, :, None] & (t < trials)[None, None, :]
@@ -190,14 +188,11 @@ def _on_edges(
     out = f.new_empty(edges, channels, trials)
     if not out.numel():
         return out
-    deep, wide = (triton.next_power_of_2(size) for size in (channels, trials))
-    wide = max(1, min(wide, TRIALS, TILE // deep))
-    high = max(1, TILE // (deep * wide))
+    shape, blocks = tile(f, **ON_EDGES)
     of_f, of_w, of_pull = (None if part is None else part.contiguous() for part in grads or (None, None, None))
     # blocks of edges run fastest: one block's trials of all nodes are few enough to stay in the cache
-    _dual_step[triton.cdiv(edges, high), triton.cdiv(trials, wide)](
+    _dual_step[triton.cdiv(edges, shape["ENTRIES"]), blocks](
         half.col, half.value, w, f, radius, of_f, of_w, of_pull, out, edges, channels, trials,
-        FIRST=w is None, BACK=grads is not None, OF_W=of_w is not None, OF_PULL=of_pull is not None,
-        EDGES=high, CHANNELS=deep, TRIALS=wide,
+        FIRST=w is None, BACK=grads is not None, OF_W=of_w is not None, OF_PULL=of_pull is not None, **shape,
     )  # fmt: skip
     return out

@@ -315,15 +315,17 @@ def load_explanations(text: str | None = None) -> Callable[[str, Cell], str]:
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
     entries: list[dict[str, Any]] = tomllib.loads(text).get("explanation", [])
     for entry in entries:
-        unknown = entry.keys() - {"table", "row", "dataset", "rate", "text"}
-        missing = {"table", "row", "text"} - entry.keys()
+        unknown = entry.keys() - {"table", "row", "dataset", "rate", "rule", "text"}
+        missing = {"table", "text"} - entry.keys()
         if unknown or missing:
             wrong = f"has no {min(missing)}" if missing else f"has {min(unknown)!r}, which means nothing"
             raise ConfigError(f"An explanation in {EXPLANATIONS} {wrong}: {entry}.")
-        load_spec(entry["table"]).row(entry["row"])  # a sentence of their own where there is no such table or row
+        spec = load_spec(entry["table"])  # a sentence of its own where there is no such table, nor such a row
+        if "row" in entry:
+            spec.row(entry["row"])
 
     def explain(table: str, cell: Cell) -> str:
-        place = {"table": table, "row": cell.row, "dataset": cell.dataset, "rate": cell.rate}
+        place = {"table": table, "row": cell.row, "dataset": cell.dataset, "rate": cell.rate, "rule": cell.rule}
         fits = (e["text"] for e in entries if all(e.get(key, value) == value for key, value in place.items()))
         return str(next(fits, UNEXPLAINED))
 
