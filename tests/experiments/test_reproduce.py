@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from asgnn.experiments.reproduce import (
     Question,
     attack_split,
     attack_validation,
+    given_to,
     plan,
     questions,
 )
@@ -38,7 +40,7 @@ from asgnn.experiments.spec import ANEW, RANDOM, SMALL, TABLES, Row, Spec, load_
 from asgnn.experiments.store import Store
 from asgnn.experiments.trainings import Case, Choice, Outcome, Series, Settings, Training, key_of, settings_of
 from asgnn.experiments.work import Batch, local
-from asgnn.graphs import Perturbation, load_dataset
+from asgnn.graphs import Perturbation, diff, load_dataset, load_own
 from asgnn.training import recipe
 
 # --- a store and an executor without a disk and without a training ----------------------------------------------------
@@ -122,7 +124,7 @@ def spec(*rows: Row, rules: Sequence[str] = ("validation",), rates: Sequence[flo
 
 SEARCHED = row(lr=[0.1, 0.2, 0.3], dropout=[0.5, 0.8], num_layers=[2, 4])
 CASE = Case("cora", "nettack", 2.0, "published")
-JUDGED = replace(CASE, poisoned=VALIDATION_ATTACK)
+JUDGED = replace(CASE, poisoned=f"nettack{VALIDATION_ATTACK}")
 ON_RANDOM = Case("cora", f"{ANEW}nettack", 2.0, "random")
 
 
@@ -151,7 +153,7 @@ def mean(settings: Settings, trials: int, name: str, case: Case = CASE) -> float
 @pytest.mark.parametrize(("rule", "figure"), [("validation", "val"), ("attacked validation", "target")])
 def test_the_choice_is_the_best_of_the_best_five(rule: str, figure: str, shown: Case) -> None:
     (choice,), trainings = settle([ask(rule=rule, case=shown)])
-    case = shown if rule == "validation" else replace(shown, poisoned=VALIDATION_ATTACK)
+    case = shown if rule == "validation" else replace(shown, poisoned=f"{shown.poisoned or ''}{VALIDATION_ATTACK}")
 
     def best_first(those: Iterable[Settings], trials: int) -> list[Settings]:
         return sorted(those, key=lambda one: (-mean(one, trials, figure, case), mean(one, trials, "val_loss", case)))
@@ -348,6 +350,13 @@ ASKED_ON_RANDOM = [
     for rule in ("validation", "attacked validation")
     for case in (ON_RANDOM, Case("cora", None, 0.0, "random"))
 ]
+
+
+def is_made(case: Case) -> bool:
+    """Whether the case's attack is made when it is needed."""
+    return case.poisoned is not None and case.poisoned.endswith((VALIDATION_ATTACK, str(ON_RANDOM.poisoned)))
+
+
 BOTH = pytest.mark.parametrize("asked", [ASKED, ASKED_ON_RANDOM], ids=["given", "random"])
 
 
@@ -365,7 +374,7 @@ def test_a_batch_is_one_graph_one_kind_and_never_larger_than_allowed(
         assert len({training.model for training in batch.trainings}) == 1
         fixed = {tuple(one for one in training.settings if one[0] not in PER_TRIAL) for training in batch.trainings}
         assert len(fixed) == 1
-        assert (batch.flips is not None) == (case.poisoned in (VALIDATION_ATTACK, ON_RANDOM.poisoned))
+        assert (batch.flips is not None) == is_made(case)
     keys = [key for batch in batches for key in batch.keys]
     assert len(keys) == len(set(keys))
 
@@ -444,7 +453,7 @@ def test_an_attack_is_made_once(asked: Sequence[Question], monkeypatch: pytest.M
     batches = batched(store, asked)
     needed = [case for one in asked for case in (one.case, one.judge[0])]
     on_splits = {case.of_trial(trial) for case in needed for trial in range(4)}
-    assert set(made) == {case for case in on_splits if case.poisoned in (VALIDATION_ATTACK, ON_RANDOM.poisoned)}
+    assert set(made) == {case for case in on_splits if is_made(case)}
     targets = {batch.trainings[0].case: batch.flips.targets.tolist() for batch in batches if batch.flips is not None}
     assert targets == {case: [i] for i, case in enumerate(made, 1)}
     store.outcomes.clear()
@@ -467,26 +476,43 @@ def test_progress_counts_to_what_was_expected() -> None:
 # --- the attack on validation nodes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rate", [0.0, 2.0])
-def test_validation_nodes_of_the_highest_degree_are_attacked(rate: float) -> None:
-    case = Case("cora", VALIDATION_ATTACK, rate, "random:0")
-    found = attack_validation(case)
-    data = load_dataset("cora")
-    split = find_split("random:0", data, "cora")
+@pytest.mark.parametrize(
+    ("dataset", "name", "rate", "count"),
+    [
+        ("cora", None, 0.0, VALIDATION_TARGETS),
+        ("cora", None, 2.0, VALIDATION_TARGETS),
+        ("cora", "own-metattack", 2.0, VALIDATION_TARGETS),
+        pytest.param(
+            *("acm", "own-nettack", 2.0, None),
+            marks=pytest.mark.skipif("ASGNN_MIRROR" not in os.environ, reason="ASGNN_MIRROR is not set"),
+        ),
+    ],
+)
+def test_validation_nodes_are_attacked_on_the_graph_that_is_given(
+    dataset: str, name: str | None, rate: float, count: int | None
+) -> None:
+    case = Case(dataset, f"{name or ''}{VALIDATION_ATTACK}", rate, "random:0")
+    # flips that the name does not say are given: those of a global attack have no rate of two flips a target
+    flips = load_own("cora", "metattack", 0.1) if name == "own-metattack" else None
+    found = attack_validation(case, flips)
+    clean = load_dataset(dataset)
+    given = clean if name is None else flips.apply(clean) if flips else load_graph(given_to(case)).data
+    split = find_split("random:0", clean, dataset)
+    degree = torch.bincount(given.edge_index[0], minlength=given.num_nodes)
     assert found.targets is not None
     targets = found.targets.tolist()
-    assert len(set(targets)) == VALIDATION_TARGETS
     assert set(targets) <= set(split.val.tolist())
-    degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)
-    others = sorted(set(split.val.tolist()) - set(targets))
-    assert degree[targets].min() >= degree[others].max()
-    assert len(found) == rate * VALIDATION_TARGETS
-    if rate:
-        ends = torch.isin(found.flips, found.targets).any(0)
-        assert ends.all()
-        assert attack_validation(case).flips.equal(found.flips)
-    graph = load_graph(case, flips=found)
-    assert graph.data.num_edges == graph.clean.num_edges if rate == 0 else graph.data is not graph.clean
+    if count is None:  # all that are as the attacked test nodes
+        assert targets == nettack_targets(given, split.val).tolist()
+        assert len(targets) > VALIDATION_TARGETS
+    else:
+        assert len(targets) == count
+        others = sorted(set(split.val.tolist()) - set(targets))
+        assert degree[targets].min() >= degree[others].max()
+    besides = diff(given, found.apply(clean))
+    assert len(besides) == rate * len(targets)
+    assert torch.isin(besides.flips, found.targets).any(0).all()
+    assert attack_validation(case, flips).flips.equal(found.flips)
 
 
 # --- random splits ----------------------------------------------------------------------------------------------------
@@ -800,7 +826,7 @@ def test_a_tiny_table_is_trained_kept_and_found_again(tmp_path: Path) -> None:
             assert list(reported) == list(choice.trainings)
             for outcome in reported.values():
                 assert {"val", "val_loss", "test", "clean_test"} <= outcome.figures.keys()
-        judged = [one for one in store.outcomes() if one.training.case.poisoned == VALIDATION_ATTACK]
+        judged = [one for one in store.outcomes() if one.training.case.poisoned == f"dice{VALIDATION_ATTACK}"]
         assert len(judged) == 6
         assert all("target" in one.figures for one in judged)
         engine = Engine(store, Pretends(lambda training: pytest.fail("trained again")))

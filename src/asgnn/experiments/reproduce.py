@@ -15,25 +15,26 @@ from typing import Protocol
 import torch
 
 from asgnn.asmp import SCALARS
-from asgnn.attacks import nettack
+from asgnn.attacks import nettack, nettack_targets
 from asgnn.errors import ConfigError
 from asgnn.experiments.attack import TARGETED, AttackSpec, run_attack
 from asgnn.experiments.figures import FIGURES, RATES, ROWS, series_of
 from asgnn.experiments.machine import machine
-from asgnn.experiments.run import find_split
+from asgnn.experiments.run import find_split, load_graph
 from asgnn.experiments.spec import ANEW, TABLES, Row, Spec, load_spec
 from asgnn.experiments.trainings import Case, Choice, Outcome, Series, Settings, Training
 from asgnn.experiments.work import Batch, Executor
-from asgnn.graphs import DATASETS, Perturbation, load_dataset
+from asgnn.graphs import DATASETS, Perturbation, diff, load_dataset
 from asgnn.graphs.own import LARGEST_RATE
 from asgnn.progress import Progress
 
 # The two stages of a search, the same for every model: all settings with few trials, the best again with all.
 FIRST_TRIALS = 2
 FINALISTS = 5
-# Validation nodes that are attacked for the choice on attacked validation: those of the highest degree.
+# For the choice on attacked validation, validation nodes are attacked besides, on the graph of the cell: those of as
+# high a degree as the test nodes that Nettack attacks or, where they are few, this many of the highest.
 VALIDATION_TARGETS = 40
-VALIDATION_ATTACK = "validation-nettack"
+VALIDATION_ATTACK = "+validation-nettack"  # after the name of the cell's own attack
 # What may differ between the trials of one batch, see asgnn.models.base.
 PER_TRIAL = {"lr", "weight_decay", "scalar_lr", "dropout", "lambda1", "lambda2", *SCALARS}
 LARGEST_BATCH = {"cpu": 16, "cuda": 1024}
@@ -79,7 +80,7 @@ class Question:
     def judge(self) -> tuple[Case, str]:
         """The graph and the figure by which settings are chosen; no test label is in it."""
         if self.rule == "attacked validation":
-            return replace(self.case, poisoned=VALIDATION_ATTACK), "target"
+            return replace(self.case, poisoned=f"{self.case.poisoned or ''}{VALIDATION_ATTACK}"), "target"
         return self.case, "val"
 
     def answer(self) -> Generator[list[Training], Mapping[str, Outcome], Choice]:
@@ -305,7 +306,8 @@ class Engine:
 
     def _flips(self, case: Case) -> Perturbation | None:
         """Those of an attack that is made here, once, and kept in the store; no other case needs them."""
-        if case.poisoned is None or not case.poisoned.startswith((VALIDATION_ATTACK, ANEW)):
+        name = case.poisoned or ""
+        if not name.startswith(ANEW) and not name.endswith(VALIDATION_ATTACK):
             return None
         whole = to_make(case)
         asked = {"attack": case.poisoned, "dataset": case.dataset, "rate": whole.rate, "split": case.split}
@@ -313,8 +315,8 @@ class Engine:
         if found is None:
             began = time.perf_counter()
             progress = partial(self.attacking, whole) if self.attacking else None
-            if case.poisoned == VALIDATION_ATTACK:
-                found = attack_validation(whole, self.root, progress)
+            if name.endswith(VALIDATION_ATTACK):
+                found = attack_validation(case, self._flips(given_to(case)), self.root, progress)
             else:
                 found = attack_split(whole, self.root, progress, self._here)
             where = found.meta.get("machine", machine("cpu"))
@@ -322,15 +324,35 @@ class Engine:
         return found if whole == case else found.first(int(case.rate * DATASETS[case.dataset].edges))
 
 
-def attack_validation(case: Case, root: str | Path | None = None, progress: Progress | None = None) -> Perturbation:
-    """Nettack on the validation nodes of the highest degree, on the clean graph; of the labels, the training ones."""
-    data = load_dataset(case.dataset, root)
+def given_to(case: Case) -> Case:
+    """The case whose graph validation nodes are attacked on."""
+    return replace(case, poisoned=str(case.poisoned).removesuffix(VALIDATION_ATTACK) or None)
+
+
+def attack_validation(
+    case: Case, flips: Perturbation | None, root: str | Path | None = None, progress: Progress | None = None
+) -> Perturbation:
+    """Nettack on validation nodes, on the graph that a defender has; of the labels, the training ones.
+
+    Args:
+        case: one whose attack ends with ``VALIDATION_ATTACK``.
+        flips: of the case without that, where its name does not say them.
+        root, progress: where data are kept; told how far it is.
+
+    Returns:
+        Both attacks as one, on the clean graph; its targets are the validation nodes.
+    """
+    graph = load_graph(given_to(case), root, flips)
+    data = graph.data
     split = find_split(case.split, data, case.dataset, root)
     degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)[split.val]
-    targets = split.val[degree.argsort(descending=True, stable=True)[:VALIDATION_TARGETS]]
-    if case.rate == 0:
-        return Perturbation(torch.empty(2, 0, dtype=torch.int64), data.num_nodes, targets)
-    return nettack(data, int(case.rate), split.train, targets, torch.Generator().manual_seed(0), progress=progress)
+    count = max(VALIDATION_TARGETS, nettack_targets(data, split.val).numel())
+    targets = split.val[degree.argsort(descending=True, stable=True)[:count]]
+    attacked, meta = data, dict[str, str]()
+    if case.rate:
+        found = nettack(data, int(case.rate), split.train, targets, torch.Generator().manual_seed(0), progress=progress)
+        attacked, meta = found.apply(data), dict(found.meta)
+    return replace(diff(graph.clean, attacked), targets=targets, meta=meta)
 
 
 def to_make(case: Case) -> Case:
