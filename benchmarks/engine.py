@@ -16,9 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-
-from asgnn.experiments.machine import machine
+from asgnn.experiments.machine import origin
 from asgnn.experiments.reproduce import Engine, plan
 from asgnn.experiments.run import load_graph, train
 from asgnn.experiments.store import Store
@@ -83,7 +81,8 @@ def main() -> None:
     parser.add_argument("--rates", default="0,0.05,0.1,0.15,0.2,0.25", help="of the row; none leaves it out")
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
-    found: dict[str, object] = {"machine": machine(given.device), "torch": torch.__version__}
+    command = f"python benchmarks/engine.py --device {given.device} --workers {given.workers}"
+    found: dict[str, object] = dict(origin(command, given.device))
     found["thousand"] = thousand(given.device, given.trainings, given.epochs)
     print(json.dumps(found["thousand"]), flush=True)
     if given.rates:

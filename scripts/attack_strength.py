@@ -20,12 +20,11 @@ from typing import Any
 import torch
 from pages import fill
 
-import asgnn
 from asgnn.attacks import metattack
 from asgnn.attacks.inner import InnerTraining
 from asgnn.experiments import Cell, run_cell
 from asgnn.experiments.attack import AttackSpec, Kept, keep_attack
-from asgnn.experiments.machine import machine
+from asgnn.experiments.machine import origin
 from asgnn.graphs import load_dataset, published_split
 from asgnn.training import fit_many, recipe
 
@@ -48,10 +47,7 @@ NAMES = ("cora", "citeseer", "cora_ml")
 
 def measure(device: str) -> None:
     record: dict[str, Any] = {
-        "command": f"python scripts/attack_strength.py measure --device {device}",
-        "version": asgnn.__version__,
-        "machine": machine(device),
-        "torch": torch.__version__,
+        **origin(f"python scripts/attack_strength.py measure --device {device}", device),
         "trials": TRIALS,
         "metattack": [],
         "nettack": [],
@@ -81,10 +77,7 @@ def measure(device: str) -> None:
 def starts(device: str) -> None:
     """What Metattack's number of starts was chosen by: a GCN's accuracy on validation nodes, at 25 %."""
     record: dict[str, Any] = {
-        "command": f"python scripts/attack_strength.py starts --device {device}",
-        "version": asgnn.__version__,
-        "machine": machine(device),
-        "torch": torch.__version__,
+        **origin(f"python scripts/attack_strength.py starts --device {device}", device),
         "rows": [],
     }
     for dataset in NAMES:

@@ -24,7 +24,7 @@ import torch
 from torch_geometric.data import Data
 
 from asgnn.asmp.params import Objective
-from asgnn.experiments.machine import machine
+from asgnn.experiments.machine import origin
 from asgnn.graphs import Split, load_dataset, load_poisoned, published_split
 from asgnn.training import Recipe, accuracy, fit_many, recipe
 
@@ -119,9 +119,10 @@ def main() -> None:
     # what is there of the other objective stays
     record: dict[str, Any] = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     record |= {
-        "command": f"python scripts/choose_defaults.py --device {arguments.device} -o docs/records/defaults.json",
-        "machine": machine(arguments.device),
-        "torch": torch.__version__,
+        **origin(
+            f"python scripts/choose_defaults.py --device {arguments.device} -o docs/records/defaults.json",
+            arguments.device,
+        ),
         "cases": [f"{name} {rate:.0%}" for name, rate in CASES],
         "chosen_by": "mean validation accuracy over the cases",
     }

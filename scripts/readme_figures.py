@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 
-import asgnn
 from asgnn.experiments import Cell, run_cell
-from asgnn.experiments.machine import machine
+from asgnn.experiments.machine import origin
 from asgnn.graphs import load_dataset, load_poisoned, published_split
 from asgnn.graphs.keys import contains, to_keys
 from asgnn.models import ASGNN
@@ -42,10 +41,7 @@ MODELS: dict[str, tuple[str, Any]] = {
 
 def measure(device: str) -> None:
     record: dict[str, Any] = {
-        "command": f"python scripts/readme_figures.py measure --device {device}",
-        "version": asgnn.__version__,
-        "machine": machine(device),
-        "torch": torch.__version__,
+        **origin(f"python scripts/readme_figures.py measure --device {device}", device),
         "cells": [],
     }
     for dataset, rate in GRAPHS:

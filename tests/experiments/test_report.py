@@ -593,7 +593,7 @@ def test_the_page_is_drawn_and_fits(whole: Report, tmp_path: Path, width: int) -
     assert found["weights"] == 2 * 2 * 2
     assert found["dots"] == 4 * 6 * 6 * 10
     assert found["rows"] == 10
-    assert found["lower"] == len(whole.lower) > 0
+    assert found["lower"] == sum(one.cell.dataset == "cora" for one in whole.lower if one.table == whole.tables[0]) > 0
     assert found["machines"] == 2
     assert found["assumed"] == len(whole.tables[0].spec.assumed)
     assert found["small"] == 0
@@ -670,6 +670,10 @@ one("#weights figure svg").dispatchEvent(new KeyboardEvent("keydown", { key: "Ar
 one("#scalars figure svg").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
 found.tips = ["objective", "weights", "scalars"].map((id) => one(`#${id} .tip`).textContent);
 
+found.lower = [names("lower-table").length];
+one("#lower-all").click();
+found.lower.push(names("lower-table").length, one("#lower-table").textContent.includes("citeseer"));
+
 one("#results-table .cell").click();
 found.detail = one("#detail").open && one("#detail").textContent;
 one("#detail").close();
@@ -721,6 +725,9 @@ def test_the_page_switches_sorts_and_filters(whole: Report, tmp_path: Path) -> N
     assert found["tips"][0].startswith("at the starttotal")
     assert found["tips"][1].startswith("after layer 32edges of the clean graph")
     assert found["tips"][2].startswith("lam at 25%ASGNN, the paper's objective")
+    here = [one for one in whole.lower if (one.table.spec.name, one.cell.dataset) == ("table1", "cora")]
+    assert found["lower"] == [len(here), len(whole.lower), True]
+    assert len(here) < len(whole.lower)
     assert "324 settings of the paper search" in found["detail"]
 
 

@@ -8,6 +8,13 @@ from pathlib import Path
 
 import torch
 
+from asgnn.version import __version__
+
+
+def origin(command: str, device: torch.device | str) -> dict[str, str]:
+    """The head of a record: what it was made by, and where."""
+    return {"command": command, "version": __version__, "machine": machine(device), "torch": torch.__version__}
+
 
 def machine(device: torch.device | str) -> str:
     """The GPU's name, or the processor's and the number of its cores."""

@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = (id) => document.getElementById(id);
-  const state = { table: "", dataset: "", metric: "", rule: "", filter: "", hidden: new Set(), graph: {}, sort: {}, paper: false };
+  const state = { table: "", dataset: "", metric: "", rule: "", filter: "", hidden: new Set(), graph: {}, sort: {}, paper: false, everywhere: false };
 
   // --- elements: text is only ever set as text ------------------------------------------------------------------
 
@@ -184,14 +184,18 @@
   }
 
   function drawLower() {
-    const names = ["model", "table", "dataset", "rate", "rule", "ours", "paper", "difference", "explanation"];
-    const kinds = ["text", "text", "text", "number", "text", "number", "number", "number", "prose"];
-    const body = data.lower.map((one) => [
-      { text: one.row }, { text: one.table }, { text: one.dataset }, { text: one.rate, value: one.position }, { text: one.rule },
+    const here = (one) => one.table === state.table && one.dataset === state.dataset && (one.rule === state.rule || one.rule === "none");
+    const shown = data.lower.filter((one) => state.everywhere || here(one));
+    const places = state.everywhere ? [["table", (one) => one.table], ["dataset", (one) => one.dataset], ["rule", (one) => one.rule]] : [];
+    const body = shown.map((one) => [
+      { text: one.row }, ...places.map(([, of]) => ({ text: of(one) })), { text: one.rate, value: one.position },
       { text: figure(one.ours, one.digits), value: one.ours[0] }, { text: figure(one.paper, one.digits), value: one.paper[0] },
       { text: signed(one.difference, one.digits), value: one.difference }, { text: one.explanation },
     ]);
-    drawTable("lower-table", `${data.lower.length} cells of all tables and datasets`, names.map((label, i) => ({ label, kind: kinds[i] })), body, "There is no such cell.");
+    const column = (kind) => (label) => ({ label, kind });
+    const columns = [...["model", ...places.map(([name]) => name)].map(column("text")), ...["rate", "ours", "paper", "difference"].map(column("number")), column("prose")("explanation")];
+    const where = state.everywhere ? "of all tables and datasets" : `of ${state.dataset} in this table; ${table().rules.find((rule) => rule.name === state.rule).label}`;
+    drawTable("lower-table", `${shown.length} ${shown.length === 1 ? "cell" : "cells"} ${where}`, columns, body, `There is no such cell ${where}.`);
   }
 
   function drawSettings() {
@@ -489,6 +493,11 @@
   });
   byId("filter").addEventListener("input", (event) => { state.filter = event.target.value.trim(); render(); });
   byId("curves-paper").addEventListener("change", (event) => { state.paper = event.target.checked; render(); });
+  byId("lower-all").addEventListener("change", (event) => {
+    state.everywhere = event.target.checked;
+    delete state.sort["lower-table"];  // its columns are others now
+    render();
+  });
   let width = innerWidth, timer = 0;
   addEventListener("resize", () => {
     if (innerWidth === width) return;  // a phone's address bar changes the height alone
