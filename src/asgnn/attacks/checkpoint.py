@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Mapping
@@ -14,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asgnn.errors import ConfigError, DataCorrupt, DataUnavailable
+from asgnn.errors import ConfigError, DataCorrupt
 from asgnn.graphs import read_npz
-from asgnn.graphs.sources import write_atomic
+from asgnn.graphs.sources import write_npz
 
 State = dict[str, Tensor]
 
@@ -84,11 +83,6 @@ class FileCheckpoint:
         arrays = {name: value.detach().cpu().numpy() for name, value in self._waiting.items()}
         for name, text in (("spec", self.spec), ("names", sorted(arrays))):
             arrays[name] = np.frombuffer(json.dumps(text).encode(), dtype=np.uint8)
-        content = io.BytesIO()
-        np.savez_compressed(content, allow_pickle=False, **arrays)
-        try:
-            write_atomic(self.path, content.getvalue())
-        except OSError as cause:
-            raise DataUnavailable(f"{self.path} could not be written: {cause.strerror or cause}.") from cause
+        write_npz(self.path, arrays)
         self._waiting = None
         self._written = time.monotonic()

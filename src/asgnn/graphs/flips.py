@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,11 +15,11 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.errors import ConfigError, DataCorrupt, DataUnavailable, GraphError
+from asgnn.errors import ConfigError, DataCorrupt, GraphError
 from asgnn.graphs.checks import check_edges
 from asgnn.graphs.datasets import find_dataset, load_dataset
 from asgnn.graphs.keys import contains, from_keys, single_keys, sort_keys, to_keys
-from asgnn.graphs.sources import PRO_GNN, Source, fetch, read_npz, write_atomic
+from asgnn.graphs.sources import PRO_GNN, Source, fetch, read_npz, write_npz
 from asgnn.graphs.splits import node_list, read_json
 
 
@@ -165,7 +164,7 @@ class Perturbation:
         return contains(self._keys_of(clean).cpu(), to_keys(self.flips, self.num_nodes))
 
     def save(self, path: str | Path) -> None:
-        """Writes a NumPy archive without pickled objects, whole or not at all."""
+        """Writes a NumPy archive without pickled objects, whole or not at all; its folder is made if need be."""
         arrays = {
             "flips": self.flips.numpy(),
             "num_nodes": np.array(self.num_nodes, dtype=np.int64),
@@ -176,12 +175,7 @@ class Perturbation:
             arrays["targets"] = self.targets.numpy()
         if self.feature_flips is not None:
             arrays["feature_flips"] = self.feature_flips.numpy()
-        content = io.BytesIO()
-        np.savez_compressed(content, allow_pickle=False, **arrays)
-        try:
-            write_atomic(Path(path), content.getvalue())
-        except OSError as cause:
-            raise DataUnavailable(f"The flips could not be written to {path}: {cause.strerror or cause}.") from cause
+        write_npz(Path(path), arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Perturbation:

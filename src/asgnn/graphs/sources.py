@@ -22,7 +22,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -249,6 +249,13 @@ def write_file(path: Path, content: bytes) -> None:
         write_atomic(path, content)
     except OSError as cause:
         raise DataUnavailable(f"{path} could not be written: {cause.strerror or cause}.") from cause
+
+
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """A NumPy archive without pickled objects, written as any other file."""
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
+    write_file(path, content.getvalue())
 
 
 # What zipfile, the decompressors and NumPy's header parser raise on damaged bytes.
