@@ -16,6 +16,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from asgnn.errors import ConfigError, DataUnavailable
 from asgnn.experiments.run import Graph, load_graph, train
 from asgnn.experiments.trainings import Case, Outcome, Training
@@ -95,14 +97,22 @@ def processes(workers: int, device: str, root: str | Path | None = None) -> Iter
 def _begin_worker() -> None:
     """A worker leaves Ctrl-C to the process that started it, and ends when that one does, however it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: _leave())
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def watch() -> None:
         parent.join()
-        os._exit(1)
+        _leave()
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _leave() -> None:
+    """At once, but not in the middle of a kernel: MPS would then refuse whoever comes next."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    os._exit(1)
 
 
 @contextmanager
