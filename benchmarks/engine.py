@@ -14,6 +14,7 @@ import itertools
 import json
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from asgnn.experiments.machine import origin
@@ -61,11 +62,8 @@ def row(device: str, workers: int, datasets: list[str], rates: list[float]) -> d
     asked = plan("table1", datasets=datasets, models=["asgnn"], rates=rates, together=workers > 1)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "row.sqlite") as store:
-        if workers > 1:
-            with processes(workers, device) as run:
-                choices = [choice for some in Engine(store, run, device).carry_out(asked) for choice in some]
-        else:
-            choices = [choice for some in Engine(store, local(device), device).carry_out(asked) for choice in some]
+        with processes(workers, device) if workers > 1 else nullcontext(local(device)) as run:
+            choices = [choice for some in Engine(store, run, device).carry_out(asked) for choice in some]
         trainings = store.summary().trainings
     seconds = time.perf_counter() - began
     return {"cells": len(choices), "trainings": trainings, "workers": workers, "seconds": round(seconds, 1)}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pages import fill
+from search_record import RECORD
 
 from asgnn.experiments.report.data import SIGNIFICANT, Cell, Table, collect
 from asgnn.experiments.report.text import signed
@@ -18,7 +19,6 @@ from asgnn.experiments.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / "docs" / "results" / "results.sqlite"
-RECORD = ROOT / "docs" / "records" / "search.json"
 RULE = "validation"
 ROWS = {
     "gcn": "GCN",

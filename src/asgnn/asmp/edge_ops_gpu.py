@@ -18,27 +18,35 @@ TILE = 1024  # numbers that a program holds of one operand: no more, or few prog
 
 
 @triton.jit
+def block(channels, trials, CHANNELS: tl.constexpr, TRIALS: tl.constexpr):
+    """A program's trials and whether there are such, (T,); the same for (C, T), and where in a node's row each lies."""
+    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
+    real = t < trials
+    return t, real, (c < channels)[:, None] & real[None, :], c[:, None] * trials + t[None, :]
+
+
+@triton.jit
+def rows_of(v, nodes, there, inside, offset, channels, trials):
+    """(entries, C, T) the rows of v (N, C, T) at some nodes."""
+    place = v + nodes[:, None, None] * channels * trials + offset[None, :, :]
+    return tl.load(place, mask=there[:, None, None] & inside[None, :, :], other=0.0)
+
+
+@triton.jit
 def _spmm(
     crow, col, weight, v, out, channels, trials,
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     node = tl.program_id(0).to(tl.int64)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
-    inside = (c < channels)[:, None] & (t < trials)[None, :]
-    offset = c[:, None] * trials + t[None, :]
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     total = tl.zeros((CHANNELS, TRIALS), dtype=out.dtype.element_ty)
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
         e = start + tl.arange(0, ENTRIES)
         there = e < end
         other = tl.load(col + e, mask=there, other=0)
-        w = tl.load(weight + e[:, None] * trials + t[None, :], mask=there[:, None] & (t < trials)[None, :], other=0.0)
-        values = tl.load(
-            v + other[:, None, None] * channels * trials + offset[None, :, :],
-            mask=there[:, None, None] & inside[None, :, :],
-            other=0.0,
-        )
-        total += tl.sum(w[:, None, :] * values, axis=0)
+        w = tl.load(weight + e[:, None] * trials + t[None, :], mask=there[:, None] & real[None, :], other=0.0)
+        total += tl.sum(w[:, None, :] * rows_of(v, other, there, inside, offset, channels, trials), axis=0)
     tl.store(out + node * channels * trials + offset, total, mask=inside)
 
 
@@ -49,15 +57,13 @@ def _of_entries(
 ):  # fmt: skip
     """Σ over c of u_i v_j, or of (u_i − v_j)², for entries (i, j)."""
     e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     there = e < entries
-    inside = there[:, None, None] & (c < channels)[None, :, None] & (t < trials)[None, None, :]
-    offset = (c[:, None] * trials + t[None, :])[None, :, :]
     i, j = tl.load(row + e, mask=there, other=0), tl.load(col + e, mask=there, other=0)
-    a = tl.load(u + i[:, None, None] * channels * trials + offset, mask=inside, other=0.0)
-    b = tl.load(v + j[:, None, None] * channels * trials + offset, mask=inside, other=0.0)
+    a = rows_of(u, i, there, inside, offset, channels, trials)
+    b = rows_of(v, j, there, inside, offset, channels, trials)
     found = tl.sum((a - b) * (a - b) if SQUARED else a * b, axis=1)
-    tl.store(out + e[:, None] * trials + t[None, :], found, mask=there[:, None] & (t < trials)[None, :])
+    tl.store(out + e[:, None] * trials + t[None, :], found, mask=there[:, None] & real[None, :])
 
 
 def spmm(weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from asgnn.asmp.edge_ops_gpu import tile
+from asgnn.asmp.edge_ops_gpu import block, rows_of, tile
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.objective import MIN_DEGREE
 from asgnn.graphs.adjacency import Adjacency
@@ -157,21 +157,6 @@ class _PaperSStep(torch.autograd.Function):
 
 
 @triton.jit
-def _block(channels, trials, CHANNELS: tl.constexpr, TRIALS: tl.constexpr):
-    """A program's trials and whether there are such, (T,); the same for (C, T), and where in a node's row each lies."""
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
-    real = t < trials
-    return t, real, (c < channels)[:, None] & real[None, :], c[:, None] * trials + t[None, :]
-
-
-@triton.jit
-def _rows(v, nodes, there, inside, offset, channels, trials):
-    """(entries, C, T) the rows of v (N, C, T) at some nodes."""
-    place = v + nodes[:, None, None] * channels * trials + offset[None, :, :]
-    return tl.load(place, mask=there[:, None, None] & inside[None, :, :], other=0.0)
-
-
-@triton.jit
 def _row(table, i, t, trials):
     """(T,) row i of a table with a column for each trial."""
     return tl.load(table + i * trials + t, mask=t < trials, other=0.0)
@@ -189,7 +174,7 @@ def _h_step(
     MIN: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     node = tl.program_id(0).to(tl.int64)
-    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     own = node * channels * trials + offset
     total = tl.zeros((CHANNELS, TRIALS), dtype=out.dtype.element_ty)
     sum_s = tl.zeros((TRIALS,), dtype=out.dtype.element_ty)
@@ -199,7 +184,7 @@ def _h_step(
         there = e < end
         j = tl.load(col + e, mask=there, other=0)
         w = tl.load(s + e[:, None] * trials + t[None, :], mask=there[:, None] & real[None, :], other=0.0)
-        h_j = _rows(h, j, there, inside, offset, channels, trials)
+        h_j = rows_of(h, j, there, inside, offset, channels, trials)
         total += tl.sum(w[:, None, :] * h_j, axis=0)
         sum_s += tl.sum(w, axis=0)
     average = total / tl.maximum(sum_s, MIN)[None, :]
@@ -220,7 +205,7 @@ def _h_step_back(
 ):  # fmt: skip
     """∂/∂s_ij = (c₁/D_i)(g_i·h_j − g_i·mean_i) and ∂/∂h_i = c₀g_i + c₁Σ_j s_ji g_j/D_j, with g the gradient."""
     node = tl.program_id(0).to(tl.int64)
-    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     own = node * channels * trials + offset
     c0 = _row(coefficients, 0, t, trials)
     c1 = _row(coefficients, 1, t, trials)
@@ -239,10 +224,10 @@ def _h_step_back(
         j = tl.load(col + e, mask=there, other=0)
         back = tl.load(reverse + e, mask=there, other=0)
         if TO_S:
-            h_j = _rows(h, j, there, inside, offset, channels, trials)
+            h_j = rows_of(h, j, there, inside, offset, channels, trials)
             found = (c1 / d_i)[None, :] * tl.sum(g_i[None, :, :] * h_j, axis=1) - by_degree[None, :]
             tl.store(to_s + e[:, None] * trials + t[None, :], found, mask=place)
-        g_j = _rows(grad, j, there, inside, offset, channels, trials)
+        g_j = rows_of(grad, j, there, inside, offset, channels, trials)
         d_j = tl.maximum(tl.load(degree + j[:, None] * trials + t[None, :], mask=place, other=1.0), MIN)
         s_ji = tl.load(s + back[:, None] * trials + t[None, :], mask=place, other=0.0)
         total += tl.sum((s_ji * c1[None, :] / d_j)[:, None, :] * g_j, axis=0)
@@ -261,14 +246,14 @@ def _degree_s_step(
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
-    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     there = e < entries
     place = there[:, None] & real[None, :]
     i, j = tl.load(row + e, mask=there, other=0), tl.load(col + e, mask=there, other=0)
-    h_i = _rows(h, i, there, inside, offset, channels, trials)
-    h_j = _rows(h, j, there, inside, offset, channels, trials)
-    far_i = h_i - _rows(x, i, there, inside, offset, channels, trials)
-    far_j = h_j - _rows(x, j, there, inside, offset, channels, trials)
+    h_i = rows_of(h, i, there, inside, offset, channels, trials)
+    h_j = rows_of(h, j, there, inside, offset, channels, trials)
+    far_i = h_i - rows_of(x, i, there, inside, offset, channels, trials)
+    far_j = h_j - rows_of(x, j, there, inside, offset, channels, trials)
     from_x = tl.sum(far_i * far_i + far_j * far_j, axis=1)
     apart = tl.sum((h_i - h_j) * (h_i - h_j), axis=1)
     c0 = _row(coefficients, 0, t, trials)[None, :]
@@ -291,7 +276,7 @@ def _degree_s_step_back(
 ):  # fmt: skip
     """With m the gradient where S is free: ∂/∂h_i = −2 Σ_j (m_ij + m_ji)(c₄(h_i − h_j) + c₃(h_i − x_i))."""
     node = tl.program_id(0).to(tl.int64)
-    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     own = node * channels * trials + offset
     c0 = _row(coefficients, 0, t, trials)
     c3 = _row(coefficients, 3, t, trials)
@@ -312,7 +297,7 @@ def _degree_s_step_back(
         m = _where_free(grad, free, at, place)
         m_back = _where_free(grad, free, at_back, place)
         tl.store(to_s + at, c0[None, :] * m, mask=place)
-        h_j = _rows(h, j, there, inside, offset, channels, trials)
+        h_j = rows_of(h, j, there, inside, offset, channels, trials)
         apart = h_i[None, :, :] - h_j
         both = m + m_back
         total += tl.sum(both[:, None, :] * apart, axis=0)
@@ -338,7 +323,7 @@ def _paper_s_step(
     MIN: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     node = tl.program_id(0).to(tl.int64)
-    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     h_i = tl.load(h + node * channels * trials + offset, mask=inside, other=0.0)
     sum_s = tl.zeros((TRIALS,), dtype=s.dtype.element_ty)
     sum_sg = sum_s
@@ -348,7 +333,7 @@ def _paper_s_step(
         there = e < end
         j = tl.load(col + e, mask=there, other=0)
         w = tl.load(s + e[:, None] * trials + t[None, :], mask=there[:, None] & real[None, :], other=0.0)
-        h_j = _rows(h, j, there, inside, offset, channels, trials)
+        h_j = rows_of(h, j, there, inside, offset, channels, trials)
         sum_s += tl.sum(w, axis=0)
         sum_sg += tl.sum(w * tl.sum(h_i[None, :, :] * h_j, axis=1), axis=0)
     d = tl.maximum(sum_s, MIN)
@@ -364,7 +349,7 @@ def _paper_s_step(
         there = e < end
         place = there[:, None] & real[None, :]
         j = tl.load(col + e, mask=there, other=0)
-        h_j = _rows(h, j, there, inside, offset, channels, trials)
+        h_j = rows_of(h, j, there, inside, offset, channels, trials)
         at = e[:, None] * trials + t[None, :]
         a = tl.load(given + e, mask=there, other=0.0)[:, None]
         new = c0 * tl.load(s + at, mask=place, other=0.0) + (c1 * a - c2)
@@ -383,7 +368,7 @@ def _paper_s_step_back_to_s(
     ∂/∂a_i = −c₃M_i/D_i, and s_ij also moves D_i: by −c₃Q_i/D_i² directly, by −(a_i/D_i) ∂/∂a_i through the mean.
     """
     node = tl.program_id(0).to(tl.int64)
-    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     h_i = tl.load(h + node * channels * trials + offset, mask=inside, other=0.0)
     sum_s = tl.load(degree + node * trials + t, mask=real, other=1.0)
     average = tl.load(mean + node * trials + t, mask=real, other=0.0)
@@ -397,7 +382,7 @@ def _paper_s_step_back_to_s(
         j = tl.load(col + e, mask=there, other=0)
         at = e[:, None] * trials + t[None, :]
         m = _where_free(grad, free, at, place)
-        h_j = _rows(h, j, there, inside, offset, channels, trials)
+        h_j = rows_of(h, j, there, inside, offset, channels, trials)
         sum_m += tl.sum(m, axis=0)
         sum_mg += tl.sum(m * (tl.sum(h_i[None, :, :] * h_j, axis=1) - average[None, :]), axis=0)
         sum_ms += tl.sum(m * tl.load(s + at, mask=place, other=0.0), axis=0)
@@ -414,7 +399,7 @@ def _paper_s_step_back_to_s(
         j = tl.load(col + e, mask=there, other=0)
         at = e[:, None] * trials + t[None, :]
         m = _where_free(grad, free, at, place)
-        h_j = _rows(h, j, there, inside, offset, channels, trials)
+        h_j = rows_of(h, j, there, inside, offset, channels, trials)
         product = tl.sum(h_i[None, :, :] * h_j, axis=1)
         tl.store(to_s + at, c0[None, :] * m + (by_mean / d)[None, :] * product + by_degree[None, :], mask=place)
     own_part = parts + node * trials + t
@@ -431,7 +416,7 @@ def _paper_s_step_back_to_h(
 ):  # fmt: skip
     """∂/∂h_i = Σ_j (b_ij + b_ji) h_j with b_ij = ∂/∂g_ij = (c₃/D_i)(m_ij − M_i s_ij/D_i); −M is the third part."""
     node = tl.program_id(0).to(tl.int64)
-    t, real, inside, offset = _block(channels, trials, CHANNELS, TRIALS)
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     minus_mass = parts + 2 * nodes * trials
     c3 = _row(coefficients, 3, t, trials)
     d_i = tl.maximum(tl.load(degree + node * trials + t, mask=real, other=1.0), MIN)
@@ -452,6 +437,6 @@ def _paper_s_step_back_to_h(
         mass_j = tl.load(minus_mass + at_j, mask=place, other=0.0)
         b = (m + mass_i[None, :] * tl.load(s + at, mask=place, other=0.0) / d_i[None, :]) / d_i[None, :]
         b += (m_back + mass_j * tl.load(s + at_back, mask=place, other=0.0) / d_j) / d_j
-        h_j = _rows(h, j, there, inside, offset, channels, trials)
+        h_j = rows_of(h, j, there, inside, offset, channels, trials)
         total += tl.sum((c3[None, :] * b)[:, None, :] * h_j, axis=0)
     tl.store(to_h + node * channels * trials + offset, total, mask=inside)

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from asgnn.asmp.edge_ops_gpu import TILE, tile
+from asgnn.asmp.edge_ops_gpu import TILE, block, rows_of, tile
 from asgnn.graphs.features import Rows
 
 # Of a program, at the most; one on a node holds fewer operands than one on edges, and so more of each.
@@ -80,9 +80,7 @@ def _sum_rows_of(
 ):  # fmt: skip
     """sums = factor · scale · matrix · dense; out = sums + add; ahead = out + more."""
     node = tl.program_id(0).to(tl.int64)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
-    inside = (c < channels)[:, None] & (t < trials)[None, :]
-    offset = c[:, None] * trials + t[None, :]
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     own = node * channels * trials + offset
     total = tl.zeros((CHANNELS, TRIALS), dtype=out.dtype.element_ty)
     end = tl.load(crow + node + 1)
@@ -90,15 +88,11 @@ def _sum_rows_of(
         e = start + tl.arange(0, ENTRIES)
         there = e < end
         place = tl.load(col + e, mask=there, other=0).to(tl.int64)
-        values = tl.load(
-            dense + place[:, None, None] * channels * trials + offset[None, :, :],
-            mask=there[:, None, None] & inside[None, :, :],
-            other=0.0,
-        )
+        values = rows_of(dense, place, there, inside, offset, channels, trials)
         total += tl.sum(tl.load(value + e, mask=there, other=0.0)[:, None, None] * values, axis=0)
     total *= factor
     if SCALED:
-        total *= tl.load(scale + t, mask=t < trials, other=0.0)[None, :]
+        total *= tl.load(scale + t, mask=real, other=0.0)[None, :]
     if SUMS:
         tl.store(sums + own, total, mask=inside)
     if ADDED:
@@ -145,35 +139,35 @@ def _dual_step(
     The gradient in the new w is its own, and what comes through −Δ̃ᵀW, of which ``value`` has half.
     """
     e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
+    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     there = e < edges
-    inside = there[:, None, None] & (c < channels)[None, :, None] & (t < trials)[None, None, :]
-    offset = (c[:, None] * trials + t[None, :])[None, :, :]
-    place = e[:, None, None] * channels * trials + offset
-    of_i = tl.load(node + 2 * e, mask=there, other=0).to(tl.int64)[:, None, None] * channels * trials + offset
-    of_j = tl.load(node + 2 * e + 1, mask=there, other=0).to(tl.int64)[:, None, None] * channels * trials + offset
+    i = tl.load(node + 2 * e, mask=there, other=0).to(tl.int64)
+    j = tl.load(node + 2 * e + 1, mask=there, other=0).to(tl.int64)
     a = tl.load(value + 2 * e, mask=there, other=0.0)[:, None, None]
     b = tl.load(value + 2 * e + 1, mask=there, other=0.0)[:, None, None]
-    z = a * tl.load(f + of_i, mask=inside, other=0.0) + b * tl.load(f + of_j, mask=inside, other=0.0)
+    z = a * rows_of(f, i, there, inside, offset, channels, trials)
+    z += b * rows_of(f, j, there, inside, offset, channels, trials)
     if not FIRST:
-        z += tl.load(w + place, mask=inside, other=0.0)
-    most = tl.load(radius + t, mask=t < trials, other=0.0)[None, :]
+        z += rows_of(w, e, there, inside, offset, channels, trials)
+    most = tl.load(radius + t, mask=real, other=0.0)[None, :]
     squared = tl.sum(z * z, axis=1)
     outside = squared > most * most
     shorter = tl.where(outside, most / tl.sqrt(tl.where(outside, squared, 1.0)), 1.0)
     if BACK:
-        g = a * tl.load(of_f + of_i, mask=inside, other=0.0) + b * tl.load(of_f + of_j, mask=inside, other=0.0)
+        g = a * rows_of(of_f, i, there, inside, offset, channels, trials)
+        g += b * rows_of(of_f, j, there, inside, offset, channels, trials)
         if OF_PULL:
-            g += a * tl.load(of_pull + of_i, mask=inside, other=0.0)
-            g += b * tl.load(of_pull + of_j, mask=inside, other=0.0)
+            g += a * rows_of(of_pull, i, there, inside, offset, channels, trials)
+            g += b * rows_of(of_pull, j, there, inside, offset, channels, trials)
         g *= -2
         if OF_W:
-            g += tl.load(of_w + place, mask=inside, other=0.0)
+            g += rows_of(of_w, e, there, inside, offset, channels, trials)
         along = tl.where(outside, shorter / tl.where(outside, squared, 1.0), 0.0) * tl.sum(g * z, axis=1)
         found = g * shorter[:, None, :] - z * along[:, None, :]
     else:
         found = z * shorter[:, None, :]
-    tl.store(out + place, found, mask=inside)
+    place = out + e[:, None, None] * channels * trials + offset[None, :, :]
+    tl.store(place, found, mask=there[:, None, None] & inside[None, :, :])
 
 
 def _on_edges(
