@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Protocol
 
 import torch
+from torch_geometric.data import Data
 
 from asgnn.asmp import SCALARS
 from asgnn.attacks import nettack, nettack_targets
@@ -24,7 +25,7 @@ from asgnn.experiments.run import find_split, load_graph
 from asgnn.experiments.spec import ANEW, TABLES, Row, Spec, load_spec
 from asgnn.experiments.trainings import Case, Choice, Outcome, Series, Settings, Training
 from asgnn.experiments.work import Batch, Executor
-from asgnn.graphs import DATASETS, Perturbation, diff, load_dataset
+from asgnn.graphs import DATASETS, Perturbation, Split, diff, load_dataset
 from asgnn.graphs.own import LARGEST_RATE
 from asgnn.progress import Progress
 
@@ -345,14 +346,19 @@ def attack_validation(
     graph = load_graph(given_to(case), root, flips)
     data = graph.data
     split = find_split(case.split, data, case.dataset, root)
-    degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)[split.val]
-    count = max(VALIDATION_TARGETS, nettack_targets(data, split.val).numel())
-    targets = split.val[degree.argsort(descending=True, stable=True)[:count]]
+    targets = validation_targets(data, split)
     attacked, meta = data, dict[str, str]()
     if case.rate:
         found = nettack(data, int(case.rate), split.train, targets, torch.Generator().manual_seed(0), progress=progress)
         attacked, meta = found.apply(data), dict(found.meta)
     return replace(diff(graph.clean, attacked), targets=targets, meta=meta)
+
+
+def validation_targets(data: Data, split: Split) -> torch.Tensor:
+    """The validation nodes that are attacked on a graph, those of the highest degree."""
+    degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)[split.val]
+    count = max(VALIDATION_TARGETS, nettack_targets(data, split.val).numel())
+    return split.val[degree.argsort(descending=True, stable=True)[:count]]
 
 
 def to_make(case: Case) -> Case:
