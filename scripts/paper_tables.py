@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pages import fill
@@ -43,12 +44,14 @@ def tables() -> dict[str, dict[str, list[str]]]:
     with Store.open(STORE, create=False) as store:
         report = collect(store)
     first, second = (next(table for table in report.tables if table.spec.name == name) for name in ("table1", "table2"))
+    record = json.loads(RECORD.read_text())
     return {
         "README.md": {"searched": _searched(first, (0.0, 0.25)), "targeted": _searched(second, (0.0, 5.0))},
         "docs/reproduction.md": {
             "adaptivity": _adaptivity(first),
             "adaptivity-targeted": _adaptivity(second),
-            "held": _held(second, json.loads(RECORD.read_text())["table2"]),
+            "held": _held(second, record["table2"]),
+            "sees": _sees(second, record),
         },
     }
 
@@ -98,6 +101,21 @@ def _held(table: Table, record: dict[str, Any]) -> list[str]:
         paper = table.line(RULE, dataset, row)[-1].paper
         assert paper is not None
         lines.append(f"| {ROWS[row]}, {dataset}, {setting} | {', '.join(shown)} | {paper.mean:.1f} |")
+    return lines
+
+
+def _sees(table: Table, record: dict[str, Any]) -> list[str]:
+    """How well a rule orders a row's settings as the table does, on average over the rows."""
+    lines = [f"| | {' | '.join(table.rates)} |", f"|---|{'---:|' * len(table.rates)}"]
+    for name, rule, label in (
+        ("table1", "validation", "Table 1, validation"),
+        ("table2", "validation", "Table 2, validation"),
+        ("table2", "attacked validation", "Table 2, attacked validation"),
+    ):
+        for dataset in table.spec.attacks:
+            of_rows = [row[dataset].values() for row in record[name].values()]
+            shown = (fmean(entry["sees"][rule] for entry in column) for column in zip(*of_rows, strict=True))
+            lines.append(f"| {label}, {dataset} | {' | '.join(signed(value, 2) for value in shown)} |")
     return lines
 
 
