@@ -5,6 +5,7 @@ python scripts/paper_tables.py
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def tables() -> dict[str, dict[str, list[str]]]:
             "adaptivity": _adaptivity(first),
             "adaptivity-targeted": _adaptivity(second),
             "held": _held(second, record["table2"]),
-            "sees": _sees(second, record),
+            "sees": _sees((first, second), record),
         },
     }
 
@@ -66,8 +67,7 @@ def _searched(table: Table, rates: Sequence[float]) -> list[str]:
         for rate in rates:
             cells = [table.line(RULE, dataset, row)[table.spec.rates.index(rate)] for row in ROWS]
             means = [_mean(cell) for cell in cells]
-            best = max(mean for mean in means if mean is not None)
-            shown = ["–" if mean is None else f"**{mean:.1f}**" if mean == best else f"{mean:.1f}" for mean in means]
+            shown = [f"**{mean:.1f}**" if mean == max(means) else f"{mean:.1f}" for mean in means]
             paper = cells[list(ROWS).index("asgnn")].paper
             assert paper is not None
             lines.append(f"| {dataset}, {table.spec.column(rate)} | {' | '.join(shown)} | {paper.mean:.1f} |")
@@ -76,7 +76,7 @@ def _searched(table: Table, rates: Sequence[float]) -> list[str]:
 
 def _adaptivity(table: Table) -> list[str]:
     """What a structure that moves adds to one that is frozen, at equal tuning."""
-    lines = [f"| | {' | '.join(table.rates)} |", f"|---|{'---:|' * len(table.rates)}"]
+    lines = _head(table)
     for row, label in (("asgnn", "degree"), ("asgnn-paper", "paper")):
         for dataset in table.spec.attacks:
             shown = []
@@ -104,24 +104,26 @@ def _held(table: Table, record: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _sees(table: Table, record: dict[str, Any]) -> list[str]:
+def _sees(tables: Sequence[Table], record: dict[str, Any]) -> list[str]:
     """How well a rule orders a row's settings as the table does, on average over the rows."""
-    lines = [f"| | {' | '.join(table.rates)} |", f"|---|{'---:|' * len(table.rates)}"]
-    for name, rule, label in (
-        ("table1", "validation", "Table 1, validation"),
-        ("table2", "validation", "Table 2, validation"),
-        ("table2", "attacked validation", "Table 2, attacked validation"),
-    ):
-        for dataset in table.spec.attacks:
-            of_rows = [row[dataset].values() for row in record[name].values()]
+    lines = _head(tables[-1])
+    for table in tables:
+        for rule, dataset in itertools.product(table.spec.rules, table.spec.attacks):
+            of_rows = [row[dataset].values() for row in record[table.spec.name].values()]
             shown = (fmean(entry["sees"][rule] for entry in column) for column in zip(*of_rows, strict=True))
-            lines.append(f"| {label}, {dataset} | {' | '.join(signed(value, 2) for value in shown)} |")
+            label = f"{table.spec.name.replace('table', 'Table ')}, {rule}, {dataset}"
+            lines.append(f"| {label} | {' | '.join(signed(value, 2) for value in shown)} |")
     return lines
 
 
-def _mean(cell: Cell) -> float | None:
-    if cell.ours is None or cell.choice is None:
-        return None
+def _head(table: Table) -> list[str]:
+    """Of a table with its columns."""
+    return [f"| | {' | '.join(table.rates)} |", f"|---|{'---:|' * len(table.rates)}"]
+
+
+def _mean(cell: Cell) -> float:
+    assert cell.ours is not None
+    assert cell.choice is not None
     assert cell.choice.search == "paper"
     return cell.ours.mean
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,11 +31,12 @@ from asgnn.experiments.reproduce import FIRST_TRIALS, Question, questions, valid
 from asgnn.experiments.run import find_split, load_graph
 from asgnn.experiments.spec import load_spec
 from asgnn.experiments.store import Store
-from asgnn.experiments.trainings import Case, Outcome, Settings, Training
+from asgnn.experiments.trainings import Case, Outcome, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs" / "records" / "search.json"
 FREE = ("lr", "weight_decay", "dropout")  # of all models; what else a row has is its own
+Stage = dict[Settings, list[Outcome]]  # of a search: what each setting had
 
 
 def main() -> None:
@@ -50,23 +51,18 @@ def main() -> None:
     for path in given.stores:
         with Store.open(path, create=False) as store:
             for table in given.tables.split(","):
-                for question in questions(load_spec(table)):
-                    outcomes, judged = (
-                        _first_stage(store, question, case) for case in (question.case, question.judge[0])
-                    )
-                    if not outcomes or not judged:
+                cells = groupby(questions(load_spec(table)), key=lambda question: (question.row.name, question.case))
+                for (row, case), asked in cells:  # one question for each rule
+                    stages = _first_stages(store, list(asked))
+                    if not stages:
                         continue
-                    of_row = found.setdefault(table, {}).setdefault(question.row.name, {})
-                    entry = of_row.setdefault(question.case.dataset, {}).setdefault(f"{question.case.rate:g}", {})
-                    entry.setdefault("sees", {})[question.rule] = _sees(question, judged, outcomes)
-                    if question.rule == "validation":
-                        entry |= _held(question, outcomes)
-                    else:
-                        of_dataset = attacked.setdefault(question.case.dataset, {})
-                        of_dataset.setdefault(f"{question.case.rate:g}", _attacked(question.case))
-                    for one in chain.from_iterable((*outcomes.values(), *judged.values())):
-                        machines.add(one.machine)
-                        versions.add(one.version)
+                    rate = f"{case.rate:g}"
+                    found.setdefault(table, {}).setdefault(row, {}).setdefault(case.dataset, {})[rate] = _cell(stages)
+                    if len(stages) > 1:
+                        attacked.setdefault(case.dataset, {})[rate] = _attacked(case)
+                    for outcome in chain.from_iterable(chain(*(stage.values() for _, stage in stages))):
+                        machines.add(outcome.machine)
+                        versions.add(outcome.version)
     record = {
         "command": "python scripts/search_record.py STORE",
         "trials": FIRST_TRIALS,
@@ -79,18 +75,28 @@ def main() -> None:
     given.output.write_text(json.dumps(record, separators=(",", ":")) + "\n")
 
 
-def _first_stage(store: Store, question: Question, case: Case) -> dict[Settings, list[Outcome]]:
-    """On one of the question's two graphs; nothing where there was no search or the store does not have all of it."""
+def _first_stages(store: Store, asked: Sequence[Question]) -> list[tuple[Question, Stage]]:
+    """Of each rule, on the graph it judges on, plain validation first, which is on the cell's; nothing without that."""
+    stages = [(question, _first_stage(store, question)) for question in asked]
+    return [(question, stage) for question, stage in stages if stage] if stages[0][1] else []
+
+
+def _first_stage(store: Store, question: Question) -> Stage:
+    """Nothing where there was no search or the store does not have all of it."""
     if len(question.candidates) == 1:
         return {}
-    trainings = {
-        settings: [Training(case.of_trial(seed), question.row.model, settings, seed) for seed in range(FIRST_TRIALS)]
-        for settings in question.candidates
-    }
-    there = store.get([one.key for of_settings in trainings.values() for one in of_settings])
-    if len(there) < FIRST_TRIALS * len(trainings):
+    case, _ = question.judge
+    asked = {settings: question.trainings(case, settings, FIRST_TRIALS) for settings in question.candidates}
+    there = store.get([one.key for trainings in asked.values() for one in trainings])
+    if len(there) < FIRST_TRIALS * len(asked):
         return {}
-    return {settings: [there[one.key] for one in of_settings] for settings, of_settings in trainings.items()}
+    return {settings: [there[one.key] for one in trainings] for settings, trainings in asked.items()}
+
+
+def _cell(stages: Sequence[tuple[Question, Stage]]) -> dict[str, Any]:
+    plain, outcomes = stages[0]
+    sees = {question.rule: _sees(question, judged, outcomes) for question, judged in stages}
+    return {"sees": sees, **_held(plain, outcomes)}
 
 
 @cache
@@ -109,20 +115,18 @@ def _mean(outcomes: Iterable[Outcome], figure: str) -> float:
     return fmean(one.figures[figure] for one in outcomes)
 
 
-def _sees(
-    question: Question, judged: Mapping[Settings, list[Outcome]], outcomes: Mapping[Settings, list[Outcome]]
-) -> float:
+def _sees(question: Question, judged: Stage, outcomes: Stage) -> float:
     by = [_mean(judged[settings], question.judge[1]) for settings in question.candidates]
     shown = [_mean(outcomes[settings], question.spec.figure) for settings in question.candidates]
     return round(float(spearmanr(by, shown).statistic), 2)
 
 
-def _held(question: Question, outcomes: Mapping[Settings, list[Outcome]]) -> dict[str, object]:
+def _held(question: Question, outcomes: Stage) -> dict[str, Any]:
     worth = [  # of each setting: best on validation first, then the lower loss
         (_mean(found, "val"), -_mean(found, "val_loss"), _mean(found, question.spec.figure), dict(settings))
         for settings, found in outcomes.items()
     ]
-    out: dict[str, object] = {"best": round(max(figure for _, _, figure, _ in worth), 2)}
+    out: dict[str, Any] = {"best": round(max(figure for _, _, figure, _ in worth), 2)}
     for name, values in question.row.grids[question.search].items():
         if name in FREE:
             continue

@@ -90,7 +90,7 @@ class Question:
         if len(remaining) > 1:
             remaining = (yield from self._ranked(remaining, min(FIRST_TRIALS, self.trials)))[:FINALISTS]
             remaining = yield from self._ranked(remaining, self.trials)
-        trainings = self._trainings(self.case, remaining[0], self.trials)
+        trainings = self.trainings(self.case, remaining[0], self.trials)
         yield trainings
         return Choice(
             table=self.spec.name,
@@ -104,7 +104,8 @@ class Question:
             trainings=tuple(training.key for training in trainings),
         )
 
-    def _trainings(self, case: Case, settings: Settings, trials: int) -> list[Training]:
+    def trainings(self, case: Case, settings: Settings, trials: int) -> list[Training]:
+        """Of the row with some settings, on the cell's graph or the one that settings are judged on."""
         return [Training(case.of_trial(seed), self.row.model, settings, seed) for seed in range(trials)]
 
     def _ranked(
@@ -112,7 +113,7 @@ class Question:
     ) -> Generator[list[Training], Mapping[str, Outcome], list[Settings]]:
         """Best first: the mean of the figure over the trials, then the lower mean loss on validation."""
         case, figure = self.judge
-        asked = {settings: self._trainings(case, settings, trials) for settings in remaining}
+        asked = {settings: self.trainings(case, settings, trials) for settings in remaining}
         found = yield [training for each in asked.values() for training in each]
 
         def worth(settings: Settings) -> tuple[float, float]:
