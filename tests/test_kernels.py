@@ -12,9 +12,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (torch.cuda.is_available() or INTERPRETED):
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from asgnn.asmp import BACKENDS, edge_ops, edge_ops_gpu  # noqa: E402
+from asgnn.asmp import BACKENDS, edge_ops_gpu  # noqa: E402
 from asgnn.asmp.gpu import GpuSteps  # noqa: E402
-from asgnn.graphs import undirected  # noqa: E402
+from asgnn.graphs import edge_ops, undirected  # noqa: E402
 from asgnn.graphs.adjacency import Adjacency  # noqa: E402
 from asgnn.graphs.csr_gpu import sum_rows, sum_segments  # noqa: E402
 from asgnn.models import elastic, layers, layers_gpu  # noqa: E402

@@ -108,9 +108,10 @@ class _DegreeSStep(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, None]:
         h, x, s, c, given, free = ctx.saved_tensors
         adj, grad = ctx.adj, grad.contiguous()
+        to_given = _to_given(grad, free, c) if ctx.needs_input_grad[4] else None
         to_h, to_x, to_s = torch.empty_like(h), torch.empty_like(h), torch.empty_like(s)
         parts = h.new_empty(5, h.size(0), h.size(2))
         shape, blocks = tile(h)
@@ -118,7 +119,7 @@ class _DegreeSStep(torch.autograd.Function):
             adj.crow, adj.col, adj.reverse, given, s, h, x, c, free.view(torch.uint8), grad, to_h, to_x, to_s, parts,
             *h.shape, **shape,
         )  # fmt: skip
-        return to_h, to_x, to_s, parts.sum(1), None, None
+        return to_h, to_x, to_s, parts.sum(1), to_given, None
 
 
 class _PaperSStep(torch.autograd.Function):
@@ -140,8 +141,9 @@ class _PaperSStep(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
         h, s, c, given, free, degree, mean = ctx.saved_tensors
+        to_given = _to_given(grad, free, c) if ctx.needs_input_grad[3] else None
         adj, grad, free = ctx.adj, grad.contiguous(), free.view(torch.uint8)
         to_h, to_s = torch.empty_like(h), torch.empty_like(s)
         parts = h.new_empty(4, h.size(0), h.size(2))
@@ -153,7 +155,12 @@ class _PaperSStep(torch.autograd.Function):
         _paper_s_step_back_to_h[h.size(0), blocks](
             adj.crow, adj.col, adj.reverse, s, h, c, free, degree, grad, parts, to_h, *h.shape, MIN=MIN_DEGREE, **shape
         )
-        return to_h, to_s, parts.sum(1), None, None
+        return to_h, to_s, parts.sum(1), to_given, None
+
+
+def _to_given(grad: Tensor, free: Tensor, c: Tensor) -> Tensor:
+    """(E,) the gradient in A, which both structure steps add c₁ times; asked for by attackers, never in training."""
+    return (c[1] * torch.where(free, grad, 0.0)).sum(1)
 
 
 @triton.jit

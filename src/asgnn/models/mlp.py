@@ -13,6 +13,8 @@ from asgnn.models.layers import MLPBlock, Rng
 class MLP(NodeClassifier):
     """A multilayer perceptron on the features alone: what a model is worth that trusts no edge.
 
+    Its gradient in the weights of edges is 0 by nature.
+
     Time O(nnz(Z) H + N H C).
     """
 
