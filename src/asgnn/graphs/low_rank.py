@@ -75,7 +75,7 @@ def decompose(adj: Adjacency, rank: int) -> tuple[Tensor, Tensor, Tensor]:
         return zero, zero[0], zero
     matrix = sp.csr_array((weight, (row, col)), shape=(n, n))
     parts = (_eigen if adj.symmetric else _singular)(matrix, rank)
-    u, values, v = (torch.from_numpy(np.ascontiguousarray(part)).to(adj.row.device) for part in parts)
+    u, values, v = (torch.from_numpy(part.copy()).to(adj.row.device) for part in parts)
     return u, values, v
 
 
