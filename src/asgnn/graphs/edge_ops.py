@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from asgnn.gpu import kernels
 from asgnn.graphs.csr import csr_matmul
+from asgnn.kernels import load
 
 if TYPE_CHECKING:
     from asgnn.graphs.adjacency import Adjacency
@@ -44,7 +44,7 @@ def sqdist(v: Tensor, adj: Adjacency) -> Tensor:
 
 
 def _on_gpu() -> ModuleType:
-    return kernels("asgnn.asmp.edge_ops_gpu")
+    return load("edge_ops")
 
 
 class _Spmm(torch.autograd.Function):
