@@ -77,7 +77,7 @@ BAD = {
     "infinite x": (GraphError, "NaN or an infinite number", {"x": torch.full((3, 2), -torch.inf)}),
     "NaN scalar": (ConfigError, "gamma is nan", {"params": ASMPParams(gamma=float("nan"))}),
     "infinite scalar": (ConfigError, "mu1 is inf", {"params": ASMPParams(mu1=float("inf"))}),
-    "NaN tensor": (ConfigError, "lam is tensor", {"params": ASMPParams(lam=torch.tensor(torch.nan))}),
+    "NaN tensor": (ConfigError, "lam is nan", {"params": ASMPParams(lam=torch.tensor(torch.nan))}),
     "negative depth": (ConfigError, "0 or more", {"layers": -1}),
     "directed": (GraphError, "0→1 without its reverse 1→0", {"edge_index": torch.tensor([[0], [1]])}),
     "out of range": (
