@@ -133,7 +133,8 @@ def same_subspace() -> Iterator[None]:
     decompose = low_rank.decompose
 
     def first(*args: Any) -> Any:
-        found or found.append(decompose(*args))
+        if not found:
+            found.append(decompose(*args))
         return found[0]
 
     with mock.patch.object(low_rank, "decompose", first):
@@ -150,7 +151,8 @@ def gradient_error(name: str, by: str, device: torch.device | str = "cpu") -> fl
 
     def value(leaf: Tensor) -> Tensor:
         logits = model(x, edge_index, leaf) if by == "edge_weight" else model(leaf, edge_index, weight)
-        return (logits * probe).sum()
+        total: Tensor = (logits * probe).sum()
+        return total
 
     groups = [[at] for at in range(base.numel())]
     if by == "edge_weight" and case.by_pairs:
