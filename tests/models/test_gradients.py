@@ -16,7 +16,7 @@ from asgnn.attacks.prbcd import block_gradient, draw_block
 from asgnn.attacks.problem import pose
 from asgnn.errors import ConfigError
 from asgnn.graphs import undirected
-from asgnn.models import GCN, MLP, ProGNN
+from asgnn.models import ASMP, GCN, MLP, ProGNN
 from asgnn.training import TrainConfig, fit
 from tests.attacks.test_gradient import blocks
 
@@ -267,6 +267,16 @@ def change(edge_index: Tensor, through: str) -> None:
     edges = edge_index if through == "torch" else edge_index.numpy()
     edges[1, int(((edge_index[0] == 0) & (edge_index[1] == 1)).nonzero())] = 7
     edges[0, int(((edge_index[0] == 1) & (edge_index[1] == 0)).nonzero())] = 7
+
+
+def test_asmp_in_a_model_of_someone_elses_sorts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, edge_index, weight = small_graph()
+    module, sorts = ASMP(2).to(F64), Sorts(monkeypatch)
+    first = module(x, edge_index, weight)
+    for factor in (1.0, 0.5):
+        module(x, edge_index, factor * weight)
+    assert torch.equal(module(x, edge_index, weight), first)
+    assert sorts.count == 1
 
 
 def test_other_weights_and_other_sizes_are_told_apart() -> None:
