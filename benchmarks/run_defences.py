@@ -45,8 +45,7 @@ from report import about, positive, report
 from worker import CannotMeasure, Tick, Training, Worker, read, serve
 
 from asgnn.graphs import Split
-from asgnn.models import GAT, NodeClassifier, ProGNN
-from asgnn.models.layers import Dropout
+from asgnn.models import NodeClassifier, ProGNN
 from asgnn.models.spectral import shrink_spectrum
 from asgnn.training import RECIPES, accuracy, fit_many, recipe
 
@@ -63,6 +62,7 @@ COMPARED = 10
 POINTS = 0.05
 SETTINGS = (
     "num_layers", "alpha", "beta", "gamma", "lam", "structure_lr", "inner_steps", "threshold", "rank",
+    "dropout", "heads",
 )  # fmt: skip
 ENV = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -126,7 +126,9 @@ def begin(name: str, count: int, epochs: int, task: str, start: str) -> tuple[Ma
 
     if count == 1:
         trial = recipe(name).trial(data, split, 0)
-        given = {"lr": trial.config.lr, "weight_decay": trial.config.weight_decay, **settings_of(trial.model)}
+        assert isinstance(trial.model, NodeClassifier)
+        given = {name: value for name, value in trial.model.settings.items() if name in SETTINGS}
+        given |= {"lr": trial.config.lr, "weight_decay": trial.config.weight_decay}
         weights = (p.detach().numpy() for p in trial.model.parameters() if p.requires_grad)
         given |= {f"start_{at:02}": weight for at, weight in enumerate(weights)}
         with torch.no_grad():
@@ -142,16 +144,7 @@ def expected_at(start: str) -> Path:
     return Path(start).with_name("expected.npz")
 
 
-def settings_of(model: NodeClassifier) -> dict[str, Any]:
-    """Of a model, by the names of its attributes."""
-    out = {name: getattr(model, name) for name in SETTINGS if hasattr(model, name)}
-    for part in model.modules():
-        if isinstance(part, Dropout):
-            out["dropout"] = float(part.rate)
-    return out | ({"heads": model.first.heads} if isinstance(model, GAT) else {})
-
-
-def shrunk(model: NodeClassifier) -> dict[str, Any]:
+def shrunk(model: torch.nn.Module) -> dict[str, Any]:
     """What Pro-GNN's nuclear-norm step makes of the adjacency matrix."""
     if not isinstance(model, ProGNN):
         return {}
