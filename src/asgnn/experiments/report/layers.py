@@ -42,7 +42,8 @@ def layer_curves(store: Store, tables: Sequence[ReportTable]) -> Iterator[LayerC
                 shape = tuple((part, name, len(line)) for part in lines for name, line in lines[part].items())
                 group = (cell.choice, series.content.get("trained"), shape)
                 groups.setdefault(group, (table, cell, []))[-1].append(lines)
-        for (_, trained, _), (table, cell, trials) in groups.items():
+        in_order = sorted(groups.items(), key=lambda group: (group[1][1].rate, group[1][1].row))
+        for (_, trained, _), (table, cell, trials) in in_order:
             yield LayerCurves(
                 kind=kind,
                 label=table.labels[cell.row],

@@ -9,8 +9,6 @@ from asgnn.experiments.report.data import Report, WorseCell
 from asgnn.experiments.report.layers import LayerCurves
 from asgnn.experiments.report.tables import MeanStd, ReportTable, TableCell, metric
 
-SIGNIFICANT_DIGITS = 5  # of values that are drawn and not printed
-
 
 def page_data(report: Report) -> dict[str, Any]:
     names = dict.fromkeys(name for table in report.tables for cell in table.cells for name in cell.figures)
@@ -97,4 +95,5 @@ def _finite(value: float | None) -> float | None:
 
 
 def _short(value: float) -> float | None:
-    return float(f"{value:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None
+    """To five digits: for values that are drawn and not printed."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None

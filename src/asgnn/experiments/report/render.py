@@ -6,13 +6,13 @@ import html
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 
 from asgnn.experiments.report import text
 from asgnn.experiments.report.data import Report
 from asgnn.experiments.report.page import page_data
 from asgnn.experiments.report.tables import MeanStd
 
+GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta", "λ": "lambda", "μ": "mu", "σ": "sigma"}
 LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -33,10 +33,7 @@ LATEX = {
     "–": "--",
     "—": "---",
     "’": "'",
-    **{
-        letter: rf"$\{name}$"
-        for letter, name in zip("αβγηλμσ", ("alpha", "beta", "gamma", "eta", "lambda", "mu", "sigma"), strict=True)
-    },
+    **{letter: rf"$\{name}$" for letter, name in GREEK.items()},
     **{digit: f"$_{value}$" for value, digit in enumerate("₀₁₂₃₄₅₆₇₈₉")},
 }
 
@@ -79,7 +76,7 @@ def render(report: Report, name: str) -> str:
 
     # Every value that a template prints passes through ``escaped``; autoescape keeps the output of macros as it is.
     environment = Environment(
-        loader=PackageLoader(__package__),
+        loader=(loader := PackageLoader(__package__)),
         autoescape=True,
         finalize=escaped,
         undefined=StrictUndefined,
@@ -89,11 +86,7 @@ def render(report: Report, name: str) -> str:
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
     shared = {"report": report, "text": text, "MeanStd": MeanStd, **text.SENTENCES}
     if name == "html":
-        files = {ending: Markup(_template(f"page.{ending}")) for ending in ("css", "js")}
+        files = {ending: Markup(loader.get_source(environment, f"page.{ending}")[0]) for ending in ("css", "js")}
         return environment.get_template(chosen.template).render(**shared, **files, data=page_data(report))
     document = environment.get_template("document.j2").render(**shared, layout=chosen.template)
     return re.sub(r"\n{3,}", "\n\n", document).strip() + "\n"
-
-
-def _template(name: str) -> str:
-    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")

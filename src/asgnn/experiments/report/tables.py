@@ -168,7 +168,8 @@ def _cells(spec: Spec, choices: Sequence[Choice], outcomes: Mapping[str, Outcome
     for rule, dataset, rate in itertools.product(spec.rules, spec.attacks, spec.rates):
         here = [choice for choice in choices if choice.case == spec.case(dataset, rate)]
         chosen = {row.name: most_thorough([c for c in here if c.row == row.name], rule) for row in spec.rows}
-        found = {name: _outcomes(choice, outcomes) for name, choice in chosen.items()}
+        keys = {name: choice.trainings if choice else () for name, choice in chosen.items()}
+        found = {name: tuple(outcomes[key] for key in of_row if key in outcomes) for name, of_row in keys.items()}
         figures = {name: _figures(trials) for name, trials in found.items()}
         ranks = _ranks(figures)
         for row in spec.rows:
@@ -200,14 +201,10 @@ def most_thorough(choices: Sequence[Choice], rule: str) -> Choice | None:
     return max(usable, key=lambda choice: (SEARCHES.index(choice.search), len(choice.trainings)), default=None)
 
 
-def _outcomes(choice: Choice | None, outcomes: Mapping[str, Outcome]) -> tuple[Outcome, ...]:
-    return tuple(outcomes[key] for key in choice.trainings if key in outcomes) if choice else ()
-
-
 def _figures(trials: Sequence[Outcome]) -> dict[str, MeanStd]:
     """Only figures that all trials have: a mean over some of them would be of another sample."""
-    shared = set.intersection(*(set(trial.figures) for trial in trials)) - {DIVERGED} if trials else set()
-    names = [name for name in trials[0].figures if name in shared] if trials else []
+    first = trials[0].figures if trials else ()
+    names = [name for name in first if name != DIVERGED and all(name in trial.figures for trial in trials)]
     return {name: MeanStd.of([trial.figures[name] for trial in trials]) for name in names}
 
 

@@ -49,19 +49,15 @@ def settings(chosen: Settings) -> str:
     return ", ".join(texts) or "defaults of the recipe"
 
 
-def trials(cells: Line) -> str:
-    return _range([len(cell.outcomes) for cell in cells if cell.outcomes])
+def count_range(counts: Sequence[int]) -> str:
+    return " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else ""
 
 
 def tried(cells: Line) -> str:
     """How many settings were tried, and in which search."""
     choices = [cell.choice for cell in cells if cell.choice]
     counts = {name: [c.tried for c in choices if c.search == name] for name in sorted({c.search for c in choices})}
-    return ", ".join("1" if name == "none" else f"{_range(of)} ({name} search)" for name, of in counts.items())
-
-
-def _range(counts: Sequence[int]) -> str:
-    return " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else ""
+    return ", ".join("1" if name == "none" else f"{count_range(of)} ({name} search)" for name, of in counts.items())
 
 
 def with_gain(lines: Mapping[str, Line]) -> dict[str, Line]:
@@ -76,6 +72,6 @@ def scalar_names(lines: Mapping[str, Line]) -> list[str]:
 def time_used(totals: Summary) -> str:
     return (
         f"The store holds {totals.trainings} trainings ({totals.seconds / 3600:.2f} hours, including the searches) and "
-        f"{totals.attacks} attacks ({totals.attack_seconds / 3600:.2f} hours). The table below counts only the trainings "
-        "reported above. The time of a training is the time of its batch divided by the number of trainings in it."
+        f"{totals.attacks} attacks ({totals.attack_seconds / 3600:.2f} hours). The table below counts only the "
+        "trainings reported above. The time of a training is that of its batch divided by the size of the batch."
     )
