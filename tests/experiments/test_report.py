@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shutil
@@ -18,17 +17,15 @@ from scipy import stats
 
 from asgnn.__main__ import main
 from asgnn.errors import ConfigError, DataUnavailable
-from asgnn.experiments import spec as specs
 from asgnn.experiments.report import Report, collect, render, write_report
 from asgnn.experiments.report.data import UNEXPLAINED, WITHIN, explain, explanations
 from asgnn.experiments.report.page import page_data
 from asgnn.experiments.report.render import escape_latex, escape_markdown
 from asgnn.experiments.report.tables import TableCell, adaptive_gain, most_thorough
-from asgnn.experiments.spec import TABLES
+from asgnn.experiments.spec import TABLES, load_spec
 from asgnn.experiments.store import Store
 from asgnn.experiments.trainings import Choice, Outcome, Series, Training, Value, settings_of
 
-load_spec = functools.cache(specs.load_spec)
 OURS = {"asgnn": [79.0, 78.0, 80.0], "asgnn-frozen": [77.0, 77.0, 78.5], "gcn": [50.0, 51.0, 52.0]}
 NASTY = 'H200 </script><script>alert("1")</script> & 100% of_it | *now*'
 
@@ -108,8 +105,7 @@ def test_less_is_better_for_a_loss() -> None:
     results = Results()
     results.add([0.9, 1.1], table="table3", rate=5.0)
     results.add([4.9, 5.1], table="table3", rate=5.0, row="gcn")
-    report = results.report()
-    assert cell_of(report, "asgnn", "table3", 5.0).ranks["clean_test_loss"] == 1
+    assert cell_of(report := results.report(), "asgnn", "table3", 5.0).ranks["clean_test_loss"] == 1
     assert [one.cell.row for one in report.worse] == ["gcn"]  # 5.0 against 3.327
     assert "in 1 of the 2 cells" in report.findings[0]
 
@@ -128,8 +124,7 @@ def test_gain_is_that_of_a_paired_test_over_equal_seeds(seeds: tuple[int, ...]) 
 
 def test_gain_without_variance_or_common_seeds() -> None:
     results = Results(**{"asgnn": [70.1, 71.1, 72.1], "asgnn-frozen": [70.0, 71.0, 72.0]})
-    report = results.report()
-    assert cell_of(report, "asgnn").gain.p is None
+    assert cell_of(report := results.report(), "asgnn").gain.p is None
     assert "p not defined" in render(report, "markdown")
     assert adaptive_gain(results.outcomes[:1], results.outcomes[4:], "test") is None
 
@@ -179,10 +174,8 @@ def test_random_splits_are_separate_tables(results: Results) -> None:
 def test_cells_worse_than_the_papers_and_why(results: Results) -> None:
     results.add([74.0, 76.0], row="asgnn-paper")  # 75.0 ± 1.4 against 75.18
     worse = {one.cell.row: (one.clear, one.explanation) for one in results.report().worse}
-    assert worse.keys() == {"asgnn-paper", "gcn"}
-    assert worse["asgnn-paper"] == (False, WITHIN)
-    assert worse["gcn"][0]
-    assert "DeepRobust" in worse["gcn"][1]
+    why = explain(explanations(), "table1", cell_of(results.report(), "gcn"))
+    assert worse == {"asgnn-paper": (False, WITHIN), "gcn": (True, why)}
 
 
 def test_the_first_explanation_that_fits_is_taken(results: Results) -> None:
@@ -240,9 +233,7 @@ def test_series_of_a_cell_become_their_mean(results: Results) -> None:
 def test_trainings_that_tables_share_are_counted_once() -> None:
     results = Results()
     for table in ("table2", "table3"):
-        results.add(
-            [70.0, 71.0], table=table, rate=5.0, figures=lambda value: {"target": value, "clean_test_loss": 1.0}
-        )
+        results.add([70.0, 71.0], table=table, rate=5.0, figures=lambda _: {"target": 70.0, "clean_test_loss": 1.0})
     (use,) = results.report().machines
     assert (use.trainings, use.seconds) == (2, 5.0)
 
@@ -283,6 +274,8 @@ def test_no_text_breaks_out_of_its_place(results: Results) -> None:
     results.add(OURS["gcn"], row="elastic", machine=NASTY, settings={"note": NASTY})
     report = results.report()
     page = render(report, "html")
+    assert "default-src 'none'" in page  # and it asks for nothing from outside
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!data:,|#)|@import|fetch\(""", page)
     assert page.count("</script>") == 2
     assert "<script>alert" not in page
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
@@ -295,15 +288,6 @@ def test_no_text_breaks_out_of_its_place(results: Results) -> None:
     assert escape_latex("a\\b^{2} ± 50% λ₂ 漢") == (
         r"a\textbackslash{}b\textasciicircum{}\{2\} $\pm$ 50\% $\lambda$$_2$ [U+6F22]"
     )
-
-
-def test_the_page_needs_no_network(results: Results) -> None:
-    page = render(results.report(), "html")
-    assert "default-src 'none'" in page
-    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!data:,|#)|@import|fetch\(""", page)
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("formats", "files"), [("markdown, latex", "md tex"), ("html", "html")])
@@ -344,12 +328,10 @@ def whole() -> Report:
 
 def test_findings_are_counted_over_the_first_rule(whole: Report) -> None:
     good, cells = map(int, re.findall(r"in (\d+) of the (\d+) cells", whole.findings[0])[0])
-    by_hand = [
-        (cell.difference >= 0) == (table.spec.name != "table3")
-        for table in whole.tables
-        for cell in table.cells
-        if cell.rule == "validation" and cell.difference is not None and not table.random
-    ]
+    by_hand = []
+    for table in (table for table in whole.tables if not table.random):
+        compared = [cell for cell in table.cells if cell.rule == "validation" and cell.difference is not None]
+        by_hand += [(cell.difference >= 0) == (table.spec.name != "table3") for cell in compared]
     assert (good, cells) == (sum(by_hand), len(by_hand))
 
 
@@ -360,7 +342,6 @@ def test_latex_compiles(whole: Report, tmp_path: Path) -> None:
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
-    assert (tmp_path / "report.pdf").stat().st_size > 10_000
 
 
 HELPERS = """
@@ -407,10 +388,9 @@ def browse(report: Report, folder: Path, width: int, script: str) -> dict[str, A
 
 FITS = """
 const right = (element) => element.getBoundingClientRect().right, outside = ".scroll, .scroll *, .hide, .hide *, .skip";
-const scrolls = (box) => box.scrollWidth > box.clientWidth;
+const box = one("#results-table .scroll"), page = document.documentElement;
 return {
-  width: innerWidth, wider: document.documentElement.scrollWidth > innerWidth,
-  scrolls: scrolls(one("#results-table .scroll")),
+  width: innerWidth, wider: page.scrollWidth > innerWidth, scrolls: box.scrollWidth > box.clientWidth,
   outside: all("body *").filter((one) => !one.matches(outside) && right(one) > innerWidth + 1).length,
   illegible: all("figure svg text").filter((text) => text.getBoundingClientRect().height < 9).length,
 """
@@ -421,9 +401,7 @@ def test_the_page_is_drawn_and_fits(whole: Report, tmp_path: Path, width: int) -
     table = whole.tables[0]
     cells = [cell for cell in table.cells if cell.dataset == "cora"]
     counts = {
-        "#results-table tbody tr": len(table.spec.rows),
-        "#curves svg .curve": len(table.spec.rows),
-        "#curves svg .band": len(table.spec.rows),
+        **dict.fromkeys(("#results-table tbody tr", "#curves .curve", "#curves .band"), len(table.spec.rows)),
         "#curves-all figure": len(table.datasets) - 1,
         "#objective figure .curve": 2 * 6,  # two models, five terms and their sum
         "#weights figure .band": 2 * 2 * 2,  # two models, clean and added edges
@@ -439,19 +417,18 @@ def test_the_page_is_drawn_and_fits(whole: Report, tmp_path: Path, width: int) -
 
 
 SWITCHED = """
-const names = () => texts("#results-table tbody th").join(), table = () => text("#results-table");
+const table = () => text("#results-table");
 const shapes = () => all("#curves .curve").map((path) => path.getAttribute("d")).join();
 const column = () => texts("#results-table tbody td:nth-child(7)").map((text) => parseFloat(text));
 const isSorted = (values, sign) => values.every((value, i) => !i || sign * (value - values[i - 1]) >= 0);
 const sort = () => all("#results-table th .sort")[6].click();
-const found = {}, start = names();
+const found = {}, start = table();
 sort();
 found.descending = isSorted(column(), -1) && one('#results-table th[aria-sort="descending"]') !== null;
-found.focus = document.activeElement.textContent === "25%";
 sort();
 found.ascending = isSorted(column(), 1);
 sort();
-found.back = names() === start;
+found.back = table() === start && document.activeElement.textContent === "25%";
 let before = shapes();
 set("dataset", "acm");
 found.dataset = table().startsWith("acm: ") && shapes() !== before && location.hash.includes("dataset=acm");
