@@ -207,7 +207,7 @@ def test_not_a_number_and_divergence_are_shown_in_every_format() -> None:
     del results.outcomes[2]  # of the trials that are reported, the store lacks one
     report = results.report()
     cell = page_data(report)["tables"][0]["cells"]["validation"]["cora"]["asgnn"][5]
-    assert (cell["diverged"], cell["trials"], cell["wanted"]) == (2, 3, 4)
+    assert (cell["diverged"], cell["trials"], cell["wanted"]) == ("diverged in 2 of 3 trials", 3, 4)
     assert cell["ours"]["test"][:2] == [None, None]
     assert "diverged" not in cell["ours"]
     assert report.findings[-1] == "2 of the 5 reported trainings diverged; cells affected: 1."

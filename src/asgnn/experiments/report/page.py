@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from asgnn.experiments.report import text
 from asgnn.experiments.report.data import Report, WorseCell
 from asgnn.experiments.report.layers import LayerCurves
 from asgnn.experiments.report.tables import MeanStd, ReportTable, TableCell, metric
@@ -46,17 +47,18 @@ def _cell(cell: TableCell) -> dict[str, Any]:
     found: dict[str, Any] = {"paper": _pair(cell.paper)} if cell.paper else {}
     if cell.choice is None or not cell.outcomes:
         return found
+    gain = cell.gain
     return found | {
         "ours": {name: [*_pair(figure), cell.ranks.get(name, 0)] for name, figure in cell.figures.items()},
         "difference": _finite(cell.difference),
-        "gain": vars(cell.gain) | {"difference": _finite(cell.gain.difference)} if cell.gain else None,
+        "gain": gain and {"difference": _finite(gain.difference), "p": text.p_value(gain), "trials": gain.trials},
         "trials": len(cell.outcomes),
         "wanted": len(cell.choice.trainings),
-        "diverged": cell.diverged,
+        "diverged": text.diverged(cell),
         "rule": cell.choice.rule,
         "search": cell.choice.search,
         "tried": cell.choice.tried,
-        "settings": dict(cell.choice.settings),
+        "settings": text.settings(cell.choice.settings),
         "seconds": _short(sum(outcome.seconds for outcome in cell.outcomes)),
         "machines": sorted({f"{outcome.machine}, {outcome.version}" for outcome in cell.outcomes}),
         "scalars": {name: list(map(_short, values)) for name, values in cell.scalars.items()},

@@ -141,11 +141,6 @@ class ReportTable:
     def metric(self) -> Metric:
         return metric(self.spec.figure)
 
-    @property
-    def measured(self) -> list[TableCell]:
-        """The cells that have results."""
-        return [cell for cell in self.cells if cell.choice and cell.outcomes]
-
     def line(self, rule: str, dataset: str, row: str) -> list[TableCell]:
         return [cell for cell in self.cells if (cell.rule, cell.dataset, cell.row) == (rule, dataset, row)]
 

@@ -25,9 +25,6 @@
   const signed = (value, digits) => value === null ? "not a number" : (value >= 0 ? "+" : "") + fixed(value, digits);
   const figure = ([mean, std], digits) => fixed(mean, digits) + (mean === null || std === null ? "" : ` ± ${std.toFixed(digits)}`);
   const short = (value) => value === null ? "not a number" : Number(value.toPrecision(4)).toString().replace("-", "−");
-  const pText = ({ p, same_search: same }) => (p === null ? "p not defined" : p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`) + (same ? "" : ", different searches");
-  const settingsText = (settings) => Object.entries(settings).map(([name, value]) => `${name} = ${value}`).join(", ") || "defaults of the recipe";
-  const divergedText = ({ diverged, trials }) => `diverged in ${diverged} of ${trials} trials`;
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   function duration(seconds) {
     if (seconds < 120) return `${seconds.toFixed(1)} s`;
@@ -138,7 +135,7 @@
             mark ? h("span", { class: "hide" }, mark === "best" ? " best" : " second best") : null),
           paper ? h("span", { class: "below" }, `paper ${figure(paper, digits)}`) : null,
           paper ? change(cell.difference, better, digits) : null,
-          cell.diverged ? h("span", { class: "below diverged" }, divergedText(cell)) : null);
+          cell.diverged ? h("span", { class: "below diverged" }, cell.diverged) : null);
         return { value: found[0], node: h("td", { class: `figure ${mark}` }, button) };
       });
       const trials = ours.map((cell) => cell.trials), tried = ours.map((cell) => cell.tried);
@@ -159,7 +156,7 @@
     const body = rows.filter((row) => row.twin && line(row).some((cell) => cell.gain)).map((row) => [
       { text: row.label, find: `${row.label} ${row.name}` },
       ...line(row).map(({ gain }) => gain
-        ? { value: gain.difference, node: h("td", { title: `${gain.trials} trials` }, change(gain.difference, better, digits), h("span", { class: "below" }, ` ${pText(gain)}`)) }
+        ? { value: gain.difference, node: h("td", { title: `${gain.trials} trials` }, change(gain.difference, better, digits), h("span", { class: "below" }, ` ${gain.p}`)) }
         : { value: null, text: "" }),
     ]);
     drawTable("gain-table", `${state.dataset}: difference in ${label}.`,
@@ -171,12 +168,12 @@
     const { columns, unit } = table();
     const cell = line(row)[i];
     const entries = [
-      ["settings", settingsText(cell.settings)],
+      ["settings", cell.settings],
       ["chosen by", cell.search === "none" ? "no search" : `${cell.rule}, among ${cell.tried} settings of the ${cell.search} search`],
       ["trials", cell.trials === cell.wanted ? `${cell.trials}` : `${cell.trials} of ${cell.wanted}; the others are not in the store`],
-      ...(cell.diverged ? [["divergence", divergedText(cell)]] : []),
+      ...(cell.diverged ? [["divergence", cell.diverged]] : []),
       ...Object.entries(cell.ours).map(([name, found]) => [data.metrics[name].label, figure(found, data.metrics[name].digits)]),
-      ...(cell.gain ? [["gain over a frozen structure", `${signed(cell.gain.difference, data.metrics[table().figure].digits)}, ${pText(cell.gain)}, ${cell.gain.trials} trials`]] : []),
+      ...(cell.gain ? [["gain over a frozen structure", `${signed(cell.gain.difference, data.metrics[table().figure].digits)}, ${cell.gain.p}, ${cell.gain.trials} trials`]] : []),
       ["time of the trials", duration(cell.seconds)],
       ["machine, version", cell.machines.join("; ")],
     ];
@@ -204,7 +201,7 @@
   function drawSettings() {
     const { columns, rows, rates } = table();
     const body = rows.flatMap((row) => line(row).map((cell, i) => [cell, i]).filter(([cell]) => cell.ours).map(([cell, i]) => [
-      { text: row.label, find: `${row.label} ${row.name}` }, { text: columns[i], value: rates[i] }, { text: settingsText(cell.settings) },
+      { text: row.label, find: `${row.label} ${row.name}` }, { text: columns[i], value: rates[i] }, { text: cell.settings },
       { text: cell.search }, { text: `${cell.tried}`, value: cell.tried }, { text: duration(cell.seconds), value: cell.seconds },
     ]));
     drawTable("settings-table", `${state.dataset}; ${ruleText()}`, [
