@@ -23,7 +23,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class WorseCell:
-    """A cell that is worse than the paper's; ``clear`` if by more than either standard deviation."""
+    """A cell that is worse than the paper's; ``clear`` if by more than both standard deviations."""
 
     table: ReportTable
     cell: TableCell
@@ -119,7 +119,7 @@ def _findings(tables: Sequence[ReportTable], worse: Sequence[WorseCell], random:
         clearly = sum(one.clear and (one.table, one.cell) in compared for one in worse)
         yield (
             f"Our results{where} match or beat the paper's in {_good(compared)} of the {len(compared)} cells that both "
-            f"report; in {clearly} cells they are worse by more than either standard deviation."
+            f"report; in {clearly} cells they are worse by more than both standard deviations."
         )
     adaptive = {row.name: row.label for table in tables for row in table.spec.rows if row.twin}
     for name, label in adaptive.items():
