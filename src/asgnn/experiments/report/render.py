@@ -51,6 +51,8 @@ def escape_markdown(value: str) -> str:
 
 @dataclass(frozen=True)
 class Format:
+    """``template`` is the whole page, or for Markdown and LaTeX the macros that document.j2 uses."""
+
     file: str
     template: str
     escape: Callable[[str], str]
