@@ -312,5 +312,5 @@ def test_the_report_is_that_of_the_store(tmp_path: Path) -> None:
     with Store.open(ROOT / "docs" / "results" / "results.sqlite", create=False) as store:
         (made,) = write_report(store, tmp_path, ["html"])
         report = collect(store)
-    assert [cell for cell in report.lower if cell.explanation == UNEXPLAINED] == []
+    assert [cell for cell in report.worse if cell.explanation == UNEXPLAINED] == []
     assert made.read_text() == (ROOT / "docs" / "results" / "report.html").read_text()
