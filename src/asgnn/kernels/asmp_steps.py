@@ -74,6 +74,7 @@ class DegreeSStep(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         h, x, s, c, given, free = ctx.saved_tensors
         adj, grad = ctx.adj, grad.contiguous()
+        to_given = _to_given(grad, free, c) if ctx.needs_input_grad[4] else None
         to_h, to_x, to_s = torch.empty_like(h), torch.empty_like(h), torch.empty_like(s)
         parts = h.new_empty(5, h.size(0), h.size(2))
         shape, blocks = tile(h)
@@ -81,7 +82,7 @@ class DegreeSStep(torch.autograd.Function):
             adj.crow, adj.col, adj.reverse, given, s, h, x, c, free.view(torch.uint8), grad, to_h, to_x, to_s, parts,
             *h.shape, **shape,
         )  # fmt: skip
-        return to_h, to_x, to_s, parts.sum(1), None, None
+        return to_h, to_x, to_s, parts.sum(1), to_given, None
 
 
 class PaperSStep(torch.autograd.Function):
@@ -105,6 +106,7 @@ class PaperSStep(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         h, s, c, given, free, degree, mean = ctx.saved_tensors
+        to_given = _to_given(grad, free, c) if ctx.needs_input_grad[3] else None
         adj, grad, free = ctx.adj, grad.contiguous(), free.view(torch.uint8)
         to_h, to_s = torch.empty_like(h), torch.empty_like(s)
         parts = h.new_empty(4, h.size(0), h.size(2))
@@ -116,7 +118,12 @@ class PaperSStep(torch.autograd.Function):
         _paper_s_step_back_to_h[h.size(0), blocks](
             adj.crow, adj.col, adj.reverse, s, h, c, free, degree, grad, parts, to_h, *h.shape, MIN=ctx.least, **shape
         )
-        return to_h, to_s, parts.sum(1), None, None, None
+        return to_h, to_s, parts.sum(1), to_given, None, None
+
+
+def _to_given(grad: Tensor, free: Tensor, c: Tensor) -> Tensor:
+    """(E,) the gradient in A, which both structure steps add c₁ times; attacks ask for it, training never does."""
+    return (c[1] * torch.where(free, grad, 0.0)).sum(1)
 
 
 @triton.jit
