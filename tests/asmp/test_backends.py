@@ -34,7 +34,14 @@ SCHEMES = {
 
 
 def run(
-    backend: str, graph: str, scheme: Scheme, dtype: torch.dtype, batch: tuple[int, ...], weighted: bool, device: str
+    backend: str,
+    graph: str,
+    scheme: Scheme,
+    dtype: torch.dtype,
+    batch: tuple[int, ...],
+    weighted: bool,
+    device: str,
+    channels: int = 3,
 ) -> tuple[Propagation, dict[str, Tensor]]:
     """One run and the gradients of a function of everything it returns."""
     n, edge_index = AWKWARD[graph]
@@ -43,7 +50,7 @@ def run(
     given = ((dense + dense.t()) / 2).to(device).requires_grad_()
     # q is defined for symmetric S alone, so there its derivative in the two weights of an edge is compared as their sum
     symmetric = (given + given.t()) / 2 if scheme.objective == "degree" else given
-    x = torch.randn(*batch, n, 3, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
+    x = torch.randn(*batch, n, channels, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
     x, edge_index = x.detach().to(device).requires_grad_(), edge_index.to(device)
     wobble = torch.linspace(0.8, 1.2, max(1, x[..., 0, 0].numel()), dtype=dtype).view(batch).to(device)
     leaves = {name: (START[name] * wobble).requires_grad_() for name in SCALARS}
