@@ -122,7 +122,7 @@ class PaperSStep(torch.autograd.Function):
 
 
 def _to_given(grad: Tensor, free: Tensor, c: Tensor) -> Tensor:
-    """(E,) the gradient in A, which both structure steps add c₁ times; attacks ask for it, training never does."""
+    """(E,) the gradient in A, which both structure steps add c₁ times; asked for by attackers, never in training."""
     return (c[1] * torch.where(free, grad, 0.0)).sum(1)
 
 
