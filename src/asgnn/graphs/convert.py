@@ -188,7 +188,7 @@ def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
     if len(values.shape) != 2 or values.shape[0] != values.shape[1]:
         raise GraphError(f"adj must be square, and has shape {values.shape}.")
     # SciPy takes fewer dtypes and byte orders than NumPy has.
-    matrix = sp.coo_array(values if sp.issparse(values) else values.astype(np.float64))
+    matrix = sp.coo_array(values.astype(np.float64) if isinstance(values, np.ndarray) else values)
     features = _features(x)
     if features.size(0) != matrix.shape[0]:
         raise GraphError(
