@@ -69,8 +69,8 @@ def odd_word(draw: Draw) -> str:
             "0", "1", "-1", "2", "1e9", "99999999999999999999", "nan", "inf", "-inf", "1.5", "", " ", "a", "None",
             "true", "random", "random:0", "random:-1", "random:x", "random:99999999999999999999", "published", "cora",
             "gcn", "é", "\ud800", "a=b", "=", "lr=", "lr=nan", "lr=1e300", "dropout=2", "epochs=0",
-            "hidden_channels=99999999999", "num_layers=-3", "[red]x[/red]", "{}", "[" * 2000, "x" * 5000, "--help", "torch.nn:Linear",
-            "os:system", "asgnn.nowhere:X", ":", "torch_geometric.nn:GCN", lambda d: d.path(),
+            "hidden_channels=99999999999", "num_layers=-3", "[red]x[/red]", "{}", "[" * 2000, "x" * 5000, "--help",
+            "torch.nn:Linear", "os:system", "asgnn.nowhere:X", ":", "torch_geometric.nn:GCN", lambda d: d.path(),
         )
     )  # fmt: skip
 
