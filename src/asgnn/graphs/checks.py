@@ -44,7 +44,7 @@ def validate(data: Data, *, need_labels: bool = True, need_split: bool = False) 
         need_split: Also ask for ``train_mask``, ``val_mask`` and ``test_mask``, each with a labelled node.
     """
     _check_type(data)
-    _check_features(getattr(data, "x", None))
+    check_features(getattr(data, "x", None))
     num_nodes = nodes_of(data)
     check_edges(getattr(data, "edge_index", None), num_nodes)
     check_weights(getattr(data, "edge_weight", None), data.edge_index.size(1))
@@ -155,7 +155,8 @@ def _first(mask: Tensor) -> list[int]:
     return place
 
 
-def _check_features(value: Any) -> None:
+def check_features(value: Any) -> None:
+    """Raises unless ``value`` is N×F finite floats. Time O(NF)."""
     x = _tensor(value, "x", "set data.x to the N×F float features, or use torch.eye(N) where there are none")
     if x.dim() != 2:
         raise GraphError(f"x must have two dimensions, nodes × features, and has shape {tuple(x.shape)}.")
