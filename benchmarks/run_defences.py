@@ -92,9 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", choices=NAMES, action="append", metavar="NAME", help=f"one of {', '.join(NAMES)}"
-    )
+    parser.add_argument("--only", choices=NAMES, action="append", metavar="NAME", help=f"one of {', '.join(NAMES)}")
     parser.add_argument("--epochs", type=positive, default=30, help="timed, of every defence but Pro-GNN; at least 4")
     parser.add_argument("--rounds", type=positive, default=2, help="turns of each side")
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench-defences.json"), metavar="FILE")

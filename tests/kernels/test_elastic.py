@@ -33,7 +33,8 @@ def test_elastic_layers_are_those_of_the_cpu(
     x, grad = (3 * torch.randn(trials, nodes, channels, generator=rng, dtype=dtype) for _ in range(2))
     # so wide that some vectors leave their balls and some do not
     models = [
-        elastic.ElasticGNN(2, 2, channels, layers, lambda1=0.2 + 3 * i / trials, lambda2=i % 3) for i in range(trials)
+        elastic.ElasticGNN(2, 2, channels, num_layers=layers, lambda1=0.2 + 3 * i / trials, lambda2=i % 3)
+        for i in range(trials)
     ]
     results = []
     for device in ("cpu", DEVICE):
