@@ -102,7 +102,7 @@ def test_blocks_of_the_how_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 # --- import rules ---------------------------------------------------------------------------------------------------
 
 PACKAGES = ("asmp", "attacks", "cli", "errors", "experiments", "graphs", "kernels", "models", "settings", "training")
-# The table of docs/architecture.md: what each package may import from asgnn.
+# The table of docs/architecture.md: what each package may import from this one.
 MAY = {
     "errors": set(),
     "settings": {"errors"},
@@ -142,7 +142,7 @@ def imports(path: Path, *, inside_functions: bool) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("package", MAY)
-def test_packages_import_downward_only(package: str) -> None:
+def test_dependencies_point_downward(package: str) -> None:
     wrong = []
     for path in files_of(package):
         for line, name in imports(path, inside_functions=True):
