@@ -8,10 +8,13 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng
+from asgnn.settings import PerTrial
 
 
 class MLP(NodeClassifier):
     """A multilayer perceptron on the features alone: what a model is worth that trusts no edge.
+
+    Its gradient in the weights of edges is 0 by nature.
 
     Time O(nnz(Z) H + N H C).
     """
@@ -23,11 +26,11 @@ class MLP(NodeClassifier):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
+        *,
         num_layers: int = 2,
-        dropout: float = 0.5,
+        dropout: PerTrial = 0.5,
     ) -> None:
         super().__init__()
-        self.signature = (in_channels, hidden_channels, out_channels, num_layers)
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, num_layers, dropout)
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:

@@ -23,16 +23,15 @@ class SGC(NodeClassifier):
 
     repeatable = True
 
-    def __init__(self, in_channels: int, out_channels: int, num_layers: int = 2) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, num_layers: int = 2) -> None:
         super().__init__()
         check_depth(num_layers)
-        self.signature = (in_channels, out_channels, num_layers)
         self.num_layers = num_layers
         self.linear = Linear(in_channels, out_channels)
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         h = features.linear(self.linear.weights, None, None)
-        weight = adj.sym_weight(h.dtype)
+        weight = adj.normalized("sym", h.dtype)
         for _ in range(self.num_layers):
             h = adj.matmul(weight, h)
         return self.linear.add_bias(h)
