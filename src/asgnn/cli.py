@@ -25,8 +25,7 @@ from asgnn.experiments import Cell, Record, run_cell
 from asgnn.experiments.attack import METHODS, AttackSpec, keep_attack, parse_settings
 from asgnn.experiments.demo import run_demo
 from asgnn.experiments.report import FORMATS, write_report
-from asgnn.experiments.report.data import Figure, metric
-from asgnn.experiments.report.text import shown
+from asgnn.experiments.report.tables import MeanStd, metric
 from asgnn.experiments.reproduce import Engine, plan
 from asgnn.experiments.run import ATTACKS, default_split
 from asgnn.experiments.spec import load_spec
@@ -460,10 +459,10 @@ def _show_choices(kept: Store, choices: list[Choice]) -> None:
             table.add_column(heading, justify="left" if heading in ("model", "chosen by") else "right")
         for choice in cell:
             row = spec.row(choice.row)
-            ours = Figure.of([outcome.figures[spec.figure] for outcome in kept.get(choice.trainings).values()])
+            ours = MeanStd.of([outcome.figures[spec.figure] for outcome in kept.get(choice.trainings).values()])
             paper = spec.paper.get(case.dataset, {}).get(case.rate, {}).get(row.paper or "")
-            theirs = shown(Figure(*paper), digits) if paper else ""
-            table.add_row(row.label, choice.rule, str(choice.tried), shown(ours, digits), theirs)
+            theirs = MeanStd(*paper).text(digits) if paper else ""
+            table.add_row(row.label, choice.rule, str(choice.tried), ours.text(digits), theirs)
         out.print(table)
 
 

@@ -31,15 +31,17 @@ from asgnn.graphs import (
     load_poisoned,
     own_source,
     own_split,
+    prepare,
     published,
     published_split,
     random_split,
 )
 from asgnn.graphs.sources import hash_of
 from asgnn.models import ASGNN
+from asgnn.models.foreign import as_model
 from asgnn.progress import Progress
-from asgnn.training import Fit, Trial, fit_many, recipe
-from asgnn.training.evaluate import edge_auc, graph_inputs
+from asgnn.training import Fit, Recipe, Trial, fit_many, recipe
+from asgnn.training.evaluate import edge_auc
 from asgnn.version import __version__
 
 OWN = tuple(f"own-{attack}" for attack in OWN_FLIPS)
@@ -73,7 +75,7 @@ class Cell:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", find_dataset(self.dataset).name)
-        recipe(self.model, objective=self.objective)
+        named_recipe(self.model, {} if self.objective is None else {"objective": self.objective})
         if self.trials < 1:
             raise ConfigError(f"There must be at least one trial; trials is {self.trials}.")
         check_split_name(self.split, self.dataset)
@@ -226,7 +228,7 @@ def train(
     each, where = (time.perf_counter() - began) / len(fits), machine(device)
     out = []
     for training, trial, fit in zip(trainings, trials, fits, strict=True):
-        scalars = trial.model.scalar_values()
+        scalars = as_model(trial.model).scalar_values()
         outcome = Outcome(training, _figures(fit, graph), each, fit.batch, where, __version__, scalars)
         out.append(Trained(outcome, fit))
     return out
@@ -234,7 +236,12 @@ def train(
 
 def _trial(graph: Graph, training: Training, split: Split) -> Trial:
     settings: dict[str, Any] = dict(training.settings)
-    return recipe(training.model, **settings).trial(graph.data, split, training.seed)
+    return named_recipe(training.model, settings).trial(graph.data, split, training.seed)
+
+
+def named_recipe(model: str, settings: dict[str, Any]) -> Recipe:
+    """The recipe with these settings; ASGNN's two objectives start from settings of their own."""
+    return recipe("asgnn-paper" if model == "asgnn" and settings.get("objective") == "paper" else model, **settings)
 
 
 def _figures(fit: Fit, graph: Graph) -> dict[str, float]:
@@ -306,5 +313,5 @@ def _edge_aucs(trained: Sequence[Trained], graph: Graph, device: str) -> list[fl
     models = [one.fit.model for one in trained if isinstance(one.fit.model, ASGNN)]
     if not models or added.size(1) == 0:
         return None
-    inputs = graph_inputs(models[0], graph.data, torch.device(device))
+    inputs = prepare(graph.data, device)
     return [edge_auc(model.structure(*inputs), added) for model in models]
