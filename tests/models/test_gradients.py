@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -289,3 +291,13 @@ def test_other_weights_and_other_sizes_are_told_apart() -> None:
     assert model(x[:3], edge_index).shape == (3, 2)
     with pytest.raises(Exception, match="the nodes are numbered 0 to 1"):
         model(x[:2], edge_index)
+
+
+def test_record_is_of_these_models_and_shows_attacks_that_do_harm() -> None:
+    record = json.loads((Path(__file__).parents[2] / "docs" / "records" / "gradients.json").read_text())
+    assert [row["model"] for row in record["errors"]] == list(CASES)
+    assert all(row[by] < BOUND for row in record["errors"] for by in ("edge_weight", "x"))
+    assert {row["model"] for row in record["left"]} == {name.partition(",")[0] for name in CASES}
+    for row in record["left"]:
+        if "refused" not in row:
+            assert row["through the model"] < row["random"]
