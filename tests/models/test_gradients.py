@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from asgnn.attacks import fit_surrogate, grbcd, pgd, prbcd
 from asgnn.attacks.prbcd import block_gradient, draw_block
-from asgnn.attacks.problem import pose
+from asgnn.attacks.problem import make_problem
 from asgnn.errors import ConfigError
 from asgnn.graphs import undirected
 from asgnn.models import ASMP, GCN, MLP, ProGNN
@@ -141,7 +141,9 @@ def test_the_gradient_of_an_attack_is_that_of_its_loss(name: str) -> None:
     data.x = data.x[:, :7].double()
     model = weak(CASES[name], data).train()
     rng = torch.Generator().manual_seed(0)
-    problem = pose(data, 3, train[:6], rng, nodes=None, surrogate=model, loss="tanh_margin", device=None, state=None)
+    problem = make_problem(
+        data, 3, train[:6], rng, nodes=None, surrogate=model, loss="tanh_margin", device=None, state=None
+    )
     keys = draw_block(problem, 10**6, rng)
     s = 0.1 + 0.3 * torch.rand(keys.numel(), generator=rng, dtype=F64)
 
@@ -153,7 +155,7 @@ def test_the_gradient_of_an_attack_is_that_of_its_loss(name: str) -> None:
             seen.append(victim(*inputs))
             return seen[-1]
 
-        block_gradient(problem.against(watched), keys, values)
+        block_gradient(problem.with_victim(watched), keys, values)
         return problem.value(seen[0]).item()
 
     with same_subspace():
@@ -177,7 +179,9 @@ def test_models_are_surrogates(name: str, attack: object) -> None:
     model.eval()
     rng = torch.Generator().manual_seed(0)
     found = attack(data, 6, train[:6], rng, surrogate=model, steps=6)  # type: ignore[operator]
-    problem = pose(data, 6, train[:6], rng, nodes=None, surrogate=model, loss="tanh_margin", device=None, state=None)
+    problem = make_problem(
+        data, 6, train[:6], rng, nodes=None, surrogate=model, loss="tanh_margin", device=None, state=None
+    )
     assert problem.value_after(found.flips) > problem.value_after(found.flips[:, :0])
 
 
@@ -202,7 +206,7 @@ def test_an_attack_without_a_gradient_says_so(attack: object) -> None:
 
 
 def test_white_box_attack_on_a_gcn_is_as_strong_as_through_the_surrogate_of_its_weights() -> None:
-    """What a gradient of 0 would not do: the flips through GCN are those through a Surrogate with the same weights."""
+    """The flips through GCN equal those through a SurrogateGCN with the same weights."""
     data, train = blocks()
     surrogate = fit_surrogate(data, train, torch.Generator().manual_seed(0), epochs=60)
     model = GCN(8, surrogate.w1.size(1), 3).eval()
