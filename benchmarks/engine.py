@@ -76,9 +76,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--datasets", default="cora,citeseer,cora_ml,acm")
-    parser.add_argument(
-        "--rates", default="0,0.05,0.1,0.15,0.2,0.25", help="rates of the row; empty to skip it"
-    )
+    parser.add_argument("--rates", default="0,0.05,0.1,0.15,0.2,0.25", help="rates of the row; empty to skip it")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     command = f"python benchmarks/engine.py --device {arguments.device} --workers {arguments.workers}"

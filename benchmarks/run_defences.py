@@ -122,8 +122,7 @@ def begin(name: str, count: int, epochs: int, task: str, start: str) -> tuple[Ma
     if count == 1:
         trial = recipe(name).trial(data, split, 0)
         assert isinstance(trial.model, NodeClassifier)
-        initial = {name: value for name, value in trial.model.settings.items() if name in SETTINGS}
-        initial |= {"lr": trial.config.lr, "weight_decay": trial.config.weight_decay}
+        initial = peer_settings(trial.model) | {"lr": trial.config.lr, "weight_decay": trial.config.weight_decay}
         weights = (p.detach().numpy() for p in trial.model.parameters() if p.requires_grad)
         initial |= {f"start_{at:02}": weight for at, weight in enumerate(weights)}
         with torch.no_grad():
@@ -133,6 +132,11 @@ def begin(name: str, count: int, epochs: int, task: str, start: str) -> tuple[Ma
     if name not in SLOW:  # warm-up
         train(2, lambda: None)
     return {}, lambda tick: train(epochs, tick)
+
+
+def peer_settings(model: NodeClassifier) -> dict[str, Any]:
+    """Return the settings of our model that the other side needs."""
+    return {name: value for name, value in model.settings.items() if name in SETTINGS}
 
 
 def expected_at(start: str) -> Path:

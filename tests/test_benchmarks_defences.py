@@ -181,9 +181,9 @@ def test_both_sides_have_the_same_initial_weights(bench: ModuleType, tmp_path: P
     torch.testing.assert_close(theirs.scores().detach(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_settings_are_those_of_the_model(bench: ModuleType) -> None:
+def test_settings_equal_those_of_the_model(bench: ModuleType) -> None:
     built = {name: RECIPES[name].kind(in_channels=5, out_channels=3, **RECIPES[name].arguments) for name in bench.PEERS}
-    found = {name: bench.settings_of(model) for name, model in built.items()}
+    found = {name: bench.peer_settings(model) for name, model in built.items()}
     assert found["gat"] == {"dropout": pytest.approx(0.6), "heads": 8}
     assert found["gcn-svd"] == {"rank": 50, "dropout": 0.5}
     assert found["appnp"] == {"num_layers": 10, "alpha": 0.1, "dropout": 0.5}
