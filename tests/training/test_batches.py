@@ -1,4 +1,4 @@
-"""A trial gets in a batch what it gets alone, whatever the company."""
+"""A trial gets the same result in a batch as alone, whatever the other trials are."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_batch_equals_one_by_one(name: str) -> None:
         alone = fit(one.model, data, one.config, split=one.split)
         assert (of_many.batch, alone.batch) == (4, 1)
         assert_close(of_many, alone, 1e-8)
-    # the trials do differ, so that the agreement says something
+    # the trials differ, so that the comparison above can fail
     losses = [tuple(of_many.history.train_loss.tolist()) for of_many in together]
     assert len(set(losses)) == 4
 
@@ -63,7 +63,7 @@ def test_batch_equals_one_by_one_in_single_precision(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", MODELS)
-def test_same_seeds_same_bits(name: str, dtype: torch.dtype) -> None:
+def test_equal_seeds_give_bitwise_equal_results(name: str, dtype: torch.dtype) -> None:
     data = graph(dtype)
     for ours, again in zip(fit_many(four(name, dtype), data), fit_many(four(name, dtype), data), strict=True):
         assert_equal(ours, again)
@@ -71,16 +71,16 @@ def test_same_seeds_same_bits(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", MODELS)
-def test_a_gpu_trains_what_a_cpu_does(name: str) -> None:
+def test_gpu_training_equals_cpu_training(name: str) -> None:
     data, without_dropout = graph(), 1
-    here, there = (fit_many([trial(name, without_dropout)], data, device=d)[0] for d in ("cpu", "cuda"))
-    there.model.cpu()
-    assert_close(here, there, 1e-6)
+    on_cpu, on_gpu = (fit_many([trial(name, without_dropout)], data, device=d)[0] for d in ("cpu", "cuda"))
+    on_gpu.model.cpu()
+    assert_close(on_cpu, on_gpu, 1e-6)
     for ours, again in zip(*(fit_many(four(name), data, device="cuda") for _ in range(2)), strict=True):
         assert_equal(ours, again)
 
 
-def test_another_seed_is_another_dropout() -> None:
+def test_the_seed_changes_dropout() -> None:
     data = graph()
     seeds = [fit_many([trial("gcn", 0, seed=seed)], data)[0].history.train_loss for seed in (0, 1)]
     assert not torch.equal(*seeds)
@@ -88,7 +88,7 @@ def test_another_seed_is_another_dropout() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
 @pytest.mark.parametrize("name", ["asgnn", "gcn"])
-def test_size_of_the_batch_changes_nothing(name: str, size: int) -> None:
+def test_batch_size_does_not_change_results(name: str, size: int) -> None:
     data = graph()
     cut = fit_many(four(name), data, batch_size=size)
     assert [one.batch for one in cut] == {1: [1] * 4, 2: [2] * 4, 3: [3, 3, 3, 1]}.get(size, [4] * 4)
@@ -96,8 +96,8 @@ def test_size_of_the_batch_changes_nothing(name: str, size: int) -> None:
         assert_close(ours, theirs, 1e-8)
 
 
-def test_results_come_in_the_order_of_the_trials() -> None:
-    """Kinds, depths of training and dtypes interleaved; every result is that of its own trial."""
+def test_results_have_the_order_of_the_trials() -> None:
+    """With models and numbers of epochs interleaved, every result belongs to its trial."""
     data = graph()
     order = [
         ("gcn", 0, 5),
@@ -133,15 +133,15 @@ def test_progress_counts_to_the_total() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_a_diverging_trial_does_not_disturb_its_neighbours(name: str, dtype: torch.dtype) -> None:
+def test_a_diverging_trial_does_not_affect_the_others(name: str, dtype: torch.dtype) -> None:
     data = graph(dtype)
     calm = [trial(name, i, dtype) for i in range(2)]
     wild = trial(name, 2, dtype, lr=1e38 if dtype == torch.float32 else 1e308)
-    with pytest.warns(DivergedWarning, match="1 of 3 trainings diverged"):
+    with pytest.warns(DivergedWarning, match="1 of 3 trials diverged"):
         first, lost, second = fit_many([calm[0], wild, calm[1]], data)
     assert [one.diverged for one in (first, lost, second)] == [False, True, False]
     assert not lost.history.val_loss[-1].isfinite()
-    assert all(p.isfinite().all() for p in weights(lost))  # its last good weights, or its start
+    assert all(p.isfinite().all() for p in weights(lost))  # its last finite weights, or the initial ones
     for i, one in enumerate((first, second)):
         (alone,) = fit_many([trial(name, i, dtype)], data)
         assert all(getattr(one.history, field).isfinite().all() for field in FIELDS)
@@ -153,7 +153,7 @@ def test_a_diverging_trial_does_not_disturb_its_neighbours(name: str, dtype: tor
 
 @pytest.mark.parametrize("name", MODELS)
 def test_labels_of_the_test_nodes_are_never_read(name: str) -> None:
-    """Other labels on every node outside training and validation: not one bit changes, for any trial."""
+    """Changing every label outside training and validation changes no bit of any result."""
     nodes = torch.arange(48)
     split = Split(nodes[:10], nodes[10:22], nodes[22:])
     clean, corrupt = graph(), graph()
@@ -166,11 +166,11 @@ def test_labels_of_the_test_nodes_are_never_read(name: str) -> None:
         assert_equal(ours, theirs)
 
 
-def test_nothing_to_train() -> None:
+def test_no_trials() -> None:
     assert fit_many([], graph()) == []
 
 
-def test_global_generator_is_left_alone() -> None:
+def test_global_generator_is_unchanged() -> None:
     trials = four("asgnn", epochs=2)
     state = torch.get_rng_state()
     fit_many(trials, graph())

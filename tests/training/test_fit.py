@@ -1,4 +1,4 @@
-"""fit keeps the weights that were best on validation, trains foreign modules too, and refuses what it cannot use."""
+"""fit keeps the best weights on validation, trains foreign modules, and raises on invalid input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPLIT = split_of(0)
 
 
 class Foreign(nn.Module):
-    """Two of PyG's convolutions with torch's own dropout, and batch statistics where asked for."""
+    """Two convolutions of PyG with torch's dropout and, optionally, batch normalisation."""
 
     def __init__(self, norm: bool = False) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def foreign(seed: int = 0, norm: bool = False) -> Foreign:
 
 
 def best_by_hand(one: Fit) -> int:
-    """Counted from 1: the highest accuracy, and among equals the lowest loss, and among equals the first."""
+    """The first epoch, counted from 1, with the lowest loss among those with the highest accuracy."""
     history = zip(one.history.val_accuracy.tolist(), one.history.val_loss.tolist(), strict=True)
     ranked = [(-acc, loss, epoch) for epoch, (acc, loss) in enumerate(history, 1)]
     return min(ranked)[2]
@@ -59,7 +59,7 @@ def validate_by_hand(one: Fit, data: Data) -> float:
     return F.cross_entropy(scores, data.y[one.split.val]).item()
 
 
-# --- what is kept --------------------------------------------------------------------------------------------------
+# --- best weights --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -75,10 +75,10 @@ def test_best_weights_on_validation_are_kept(name: str) -> None:
 
 
 def test_losses_are_torchs_cross_entropy() -> None:
-    """Without dropout the first training loss is that of the start, over the trial's own nodes."""
+    """Without dropout the first training loss is that of the initial weights on the trial's training nodes."""
     data = graph()
     trials = [Trial(GCN(WORDS, 8, CLASSES, dropout=0).to(F64), TrainConfig(epochs=1), split_of(i)) for i in range(4)]
-    assert len({t.split.train.numel() for t in trials}) > 1  # so that there is padding
+    assert len({t.split.train.numel() for t in trials}) > 1  # so that padding occurs
     with torch.no_grad():
         expected = [
             F.cross_entropy(t.model(data.x, data.edge_index)[t.split.train], data.y[t.split.train]).item()
@@ -88,9 +88,9 @@ def test_losses_are_torchs_cross_entropy() -> None:
     assert [float(one.history.train_loss[0]) for one in fits] == pytest.approx(expected, rel=1e-10)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if "prognn" not in name])  # which has its own
+@pytest.mark.parametrize("name", [name for name in MODELS if "prognn" not in name])  # see test_prognn.py
 def test_trains_as_by_hand(name: str) -> None:
-    """Without dropout nothing is random: torch's Adam in two groups, the scalars without decay, written out."""
+    """Without dropout, training equals torch's Adam on the weights and, without decay, on the scalars."""
     data, split = graph(), split_of(1)
     ours = MODELS[name](1).to(F64)  # its dropout is 0
     peer = copy.deepcopy(ours)
@@ -111,7 +111,7 @@ def test_trains_as_by_hand(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64], ids=["float32", "float64"])
 def test_equal_counts_are_equal_accuracies(dtype: torch.dtype) -> None:
-    """Ties must be ties: the same number of hits in other places, or beside padding, is the same accuracy."""
+    """The accuracy depends only on the number of hits, not on their position or on padding."""
     y, longest = torch.zeros(300, dtype=torch.int64), torch.arange(300)
     nodes = _Nodes([torch.arange(247), longest], y, dtype)
     rng = torch.Generator().manual_seed(0)
@@ -124,7 +124,7 @@ def test_equal_counts_are_equal_accuracies(dtype: torch.dtype) -> None:
 
 
 def test_ties_are_broken_by_the_loss() -> None:
-    """One validation node, hit from early on: the accuracy stays at 1 while the loss goes on falling."""
+    """With one validation node the accuracy soon stays at 1 while the loss keeps falling."""
     data = graph()
     split = Split(torch.arange(0, 30), torch.tensor([33]), torch.arange(40, 48))
     model = MLP(WORDS, 8, CLASSES, dropout=0.0).to(F64)
@@ -137,7 +137,7 @@ def test_ties_are_broken_by_the_loss() -> None:
     assert one.history.val_loss[one.best_epoch - 1] == one.history.val_loss[hits].min()
 
 
-def test_never_finite_keeps_the_start() -> None:
+def test_initial_weights_are_kept_if_no_loss_is_finite() -> None:
     one = trial("gcn", 0, lr=1e308)
     start = [p.detach().clone() for p in one.model.parameters()]
     with pytest.warns(DivergedWarning):
@@ -151,7 +151,7 @@ def test_never_finite_keeps_the_start() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["asgnn", "gcn"])
-def test_masks_of_the_graph_and_a_graph_elsewhere(name: str, device: str) -> None:
+def test_masks_equal_a_split_and_data_may_be_on_another_device(name: str, device: str) -> None:
     data = graph(torch.float32)
     one, other = (trial(name, 0, torch.float32, epochs=5) for _ in range(2))
     by_masks = fit(one.model, apply_split(data, one.split), one.config, device=device)
@@ -162,7 +162,7 @@ def test_masks_of_the_graph_and_a_graph_elsewhere(name: str, device: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["asgnn", "gcn", "appnp"])
-def test_edge_weights_count_in_training_and_in_judgement(name: str) -> None:
+def test_edge_weights_are_used_in_training_and_prediction(name: str) -> None:
     plain, weighted, empty = graph(), graph(), graph()
     weighted.edge_weight = torch.zeros(plain.num_edges, dtype=F64)
     empty.edge_index = torch.empty(2, 0, dtype=torch.int64)
@@ -175,7 +175,7 @@ def test_edge_weights_count_in_training_and_in_judgement(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["asgnn", "gcn", "gcn-svd"])
-def test_scores_of_the_kept_epoch_here_and_elsewhere(name: str) -> None:
+def test_logits_are_those_of_the_best_epoch_on_every_graph(name: str) -> None:
     data, other = graph(), graph()
     other.edge_index = torch.empty(2, 0, dtype=torch.int64)
     for one in fit_many(four(name), data, also_on=[other, data]):
@@ -216,20 +216,20 @@ def test_a_foreign_module_is_trained(norm: bool) -> None:
     assert validate_by_hand(one, data) == pytest.approx(best_loss, rel=1e-5)
 
 
-def test_the_seed_decides_for_a_foreign_module() -> None:
+def test_training_a_foreign_module_depends_on_the_seed_alone() -> None:
     data = graph(torch.float32)
 
-    def losses(seed: int, world: int) -> Tensor:
+    def losses(seed: int, global_seed: int) -> Tensor:
         with torch.random.fork_rng():
-            torch.manual_seed(world)
+            torch.manual_seed(global_seed)
             return fit(foreign(), data, TrainConfig(epochs=6, seed=seed), split=SPLIT).history.train_loss
 
-    assert torch.equal(losses(0, world=1), losses(0, world=2))
-    assert not torch.equal(losses(0, world=1), losses(1, world=1))
+    assert torch.equal(losses(0, global_seed=1), losses(0, global_seed=2))
+    assert not torch.equal(losses(0, global_seed=1), losses(1, global_seed=1))
 
 
 def test_a_foreign_module_trains_as_by_hand() -> None:
-    """Without dropout nothing is random: torch's Adam on torch's cross-entropy, written out."""
+    """Without dropout, training equals torch's Adam on torch's cross-entropy."""
     data = graph()
     ours, peer = (nn.Sequential(nn.Linear(WORDS, CLASSES)).to(F64) for _ in range(2))
     peer.load_state_dict(ours.state_dict())
@@ -262,7 +262,7 @@ def test_labels_of_the_test_nodes_are_never_read_by_a_foreign_module() -> None:
         assert torch.equal(p, q)
 
 
-# --- what is refused -----------------------------------------------------------------------------------------------
+# --- invalid input -----------------------------------------------------------------------------------------------
 
 
 def changed(**fields: object) -> Data:
@@ -300,11 +300,11 @@ BAD_DATA = {
     "other features": ("built for 90 features, and x has 7", lambda: changed(x=torch.ones(NODES, 7))),
     "other dtype": ("x is float64 and the model float32", lambda: changed(x=torch.ones(NODES, WORDS, dtype=F64))),
     "more classes": (
-        "model tells 3 classes apart, and there is a label 5",
+        "model has 3 classes, but a training or validation node has label 5",
         lambda: changed(y=torch.arange(NODES) % 6),
     ),
     "more classes in validation": (
-        "model tells 3 classes apart, and there is a label 7",
+        "model has 3 classes, but a training or validation node has label 7",
         lambda: changed(y=(torch.arange(NODES) % 3).index_fill(0, SPLIT.val[:1], 7)),
     ),
 }
@@ -312,7 +312,7 @@ BAD_DATA = {
 
 @pytest.mark.parametrize("name", ["asgnn", "gcn", "appnp", "mlp"])
 @pytest.mark.parametrize("case", BAD_DATA)
-def test_bad_data_gets_a_sentence_and_leaves_the_model_as_it_was(case: str, name: str) -> None:
+def test_invalid_data_raises_and_leaves_the_model_unchanged(case: str, name: str) -> None:
     message, build = BAD_DATA[case]
     one = trial(name, 0, torch.float32)
     start = [p.detach().clone() for p in one.model.parameters()]
@@ -325,7 +325,7 @@ def test_bad_data_gets_a_sentence_and_leaves_the_model_as_it_was(case: str, name
 
 
 @pytest.mark.parametrize("case", [case for case in BAD_DATA if not case.startswith("other")])
-def test_bad_data_leaves_a_foreign_module_as_it_was(case: str) -> None:
+def test_invalid_data_leaves_a_foreign_module_unchanged(case: str) -> None:
     message, build = BAD_DATA[case]
     model = foreign()
     with pytest.raises(AsgnnError, match=message):
@@ -347,7 +347,7 @@ BAD_SPLITS = {
 
 
 @pytest.mark.parametrize("case", BAD_SPLITS)
-def test_a_bad_split_of_one_trial_stops_all_before_they_start(case: str) -> None:
+def test_an_invalid_split_of_one_trial_raises_before_any_training(case: str) -> None:
     message, split = BAD_SPLITS[case]
     good, bad = trial("gcn", 0), trial("mlp", 1)
     start = [p.detach().clone() for p in good.model.parameters()]
@@ -359,24 +359,24 @@ def test_a_bad_split_of_one_trial_stops_all_before_they_start(case: str) -> None
 
 BAD_SETTINGS = {
     "no epochs": ("whole number from 1 to .*; it is 0", lambda: TrainConfig(epochs=0)),
-    "part of an epoch": ("whole number.*1.5", lambda: TrainConfig(epochs=1.5)),  # type: ignore[arg-type]
-    "negative rate": ("lr must be 0 or more, and finite; it is -0.1", lambda: TrainConfig(lr=-0.1)),
-    "rate of NaN": ("lr must be 0 or more, and finite; it is nan", lambda: TrainConfig(lr=math.nan)),
-    "infinite rate": ("lr must be 0 or more, and finite; it is inf", lambda: TrainConfig(lr=math.inf)),
-    "a rate that is no number": ("it is 'high'", lambda: TrainConfig(lr="high")),  # type: ignore[arg-type]
+    "fractional epochs": ("whole number.*1.5", lambda: TrainConfig(epochs=1.5)),  # type: ignore[arg-type]
+    "negative rate": ("lr must be finite and at least 0; it is -0.1", lambda: TrainConfig(lr=-0.1)),
+    "rate of NaN": ("lr must be finite and at least 0; it is nan", lambda: TrainConfig(lr=math.nan)),
+    "infinite rate": ("lr must be finite and at least 0; it is inf", lambda: TrainConfig(lr=math.inf)),
+    "rate that is not a number": ("it is 'high'", lambda: TrainConfig(lr="high")),  # type: ignore[arg-type]
     "a seed too large": ("seed must be a whole number", lambda: TrainConfig(seed=2**62)),
-    "negative decay": ("weight_decay must be 0 or more", lambda: TrainConfig(weight_decay=-1)),
-    "negative rate of scalars": ("scalar_lr must be 0 or more", lambda: TrainConfig(scalar_lr=-1)),
-    "batches of none": ("batch_size must be 1 or more; it is 0", lambda: fit_many(four("gcn"), graph(), batch_size=0)),
+    "negative decay": ("weight_decay must be finite and at least 0", lambda: TrainConfig(weight_decay=-1)),
+    "negative rate of scalars": ("scalar_lr must be finite and at least 0", lambda: TrainConfig(scalar_lr=-1)),
+    "empty batches": ("batch_size must be 1 or more; it is 0", lambda: fit_many(four("gcn"), graph(), batch_size=0)),
     "negative batches": ("batch_size must be 1 or more", lambda: fit_many(four("gcn"), graph(), batch_size=-1)),
     "one model twice": ("share one model", lambda: fit_many([trial("gcn", 0)] * 2, graph())),
     "a stack": ("can share a batch", lambda: fit(stack([trial("gcn", 0).model]), graph(), split=SPLIT)),
-    "nothing to learn": ("no parameter that can be trained", lambda: fit(nn.Identity(), graph(), split=SPLIT)),
+    "nothing to learn": ("has no trainable parameters", lambda: fit(nn.Identity(), graph(), split=SPLIT)),
 }
 
 
 @pytest.mark.parametrize("case", BAD_SETTINGS)
-def test_bad_settings_get_a_sentence(case: str) -> None:
+def test_invalid_settings_raise(case: str) -> None:
     message, call = BAD_SETTINGS[case]
     with pytest.raises(AsgnnError, match=message) as caught:
         call()
@@ -384,7 +384,7 @@ def test_bad_settings_get_a_sentence(case: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_frozen_parameters_stay() -> None:
+def test_frozen_parameters_do_not_change() -> None:
     one = trial("gcn", 0)
     assert isinstance(one.model, GCN)
     one.model.first.weight.requires_grad_(False)
@@ -395,28 +395,28 @@ def test_frozen_parameters_stay() -> None:
 
 
 class Hooked(GCN):
-    """A GCN with a number that its own step after each step moves."""
+    """A GCN with a counter that ``after_step`` increments."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes)
         self.edges = nn.Parameter(torch.zeros(()), requires_grad=False)
-        self.moved = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self.counter = nn.Parameter(torch.zeros(()), requires_grad=False)
 
     def begin(self, features: Features, adj: Adjacency) -> None:
         self.edges.fill_(adj.row.numel() - features.num_nodes)
 
     def after_step(self, losses: Callable[[], Tensor]) -> None:
-        assert losses().shape == self.moved.view(-1).shape
+        assert losses().shape == self.counter.view(-1).shape
         assert bool((losses() > 0).all())
-        self.moved += 1
+        self.counter += 1
 
 
 def test_hooks_of_a_model() -> None:
     data, config = graph(), TrainConfig(epochs=30, lr=0.1)
     models = [Hooked(WORDS, 4, CLASSES).double() for _ in range(2)]
     fits = fit_many([Trial(model, config, SPLIT) for model in models], data)
-    for model, done in zip(models, fits, strict=True):
-        assert done.batch == 2
+    for model, result in zip(models, fits, strict=True):
+        assert result.batch == 2
         assert int(model.edges) == data.num_edges  # from begin
-        # kept with the best weights, though the optimiser does not touch it
-        assert int(model.moved) == done.best_epoch
+        # saved with the best weights although the optimiser does not update it
+        assert int(model.counter) == result.best_epoch

@@ -1,4 +1,4 @@
-"""The published figures of GCN on Cora, clean and attacked: what ties the whole to the world."""
+"""GCN on Cora, clean and attacked, reproduces published results."""
 
 from __future__ import annotations
 
