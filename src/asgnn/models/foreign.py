@@ -99,9 +99,8 @@ class _Stacked(Foreign):
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
         del self.module
-        self.__dict__["module"] = copy.deepcopy(
-            module
-        )  # not registered, because its parameters are not the trained ones
+        # not registered as a submodule, because its parameters are not the trained ones
+        self.__dict__["module"] = copy.deepcopy(module)
         self._names: dict[str, str] = {}
         for i, (name, value) in enumerate(module.named_parameters()):
             self._names[name] = f"parameter{i}"

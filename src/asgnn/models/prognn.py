@@ -52,7 +52,7 @@ class ProGNN(GCN):
     """
 
     dense_matrices = 12
-    repeatable = False  # the structure does not change in every epoch
+    repeatable = False  # only some epochs update the structure
 
     def __init__(
         self,
@@ -140,9 +140,7 @@ class ProGNN(GCN):
         grad = self._gradient_of_loss(losses).view(-1, nodes, nodes)
         with torch.no_grad():
             structure = self.structure.view(-1, nodes, nodes)
-            scratch = torch.empty_like(
-                structure
-            )  # one scratch matrix, because allocating N × N costs more than computing on it
+            scratch = torch.empty_like(structure)  # used throughout, because allocating N × N costs more than computing
             if self.symmetric:
                 torch.add(grad, grad.mT, out=scratch)
                 grad, scratch = scratch.div_(2), grad if grad.is_contiguous() else grad.mT

@@ -19,8 +19,8 @@ from asgnn.graphs.similarity import edge_similarity
 from asgnn.models.asgnn import ASGNN
 
 Cleaner = Literal["jaccard", "svd", "asgnn"]
-# Threshold, and whether scores become edge weights. "jaccard": DeepRobust's threshold. "svd": keep any edge with a
-# positive score. "asgnn": 0.5 without weights does better on Cora's validation nodes, clean and attacked, than weights.
+# Threshold, and whether scores become edge weights. "jaccard": DeepRobust's threshold. "svd": keep all but negligible
+# scores. "asgnn": 0.5 without weights is better on Cora's validation nodes, clean and attacked, than the weights.
 DEFAULTS: dict[Cleaner, tuple[float, bool]] = {"jaccard": (0.01, False), "svd": (1e-3, True), "asgnn": (0.5, False)}
 
 

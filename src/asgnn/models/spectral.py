@@ -131,9 +131,8 @@ def shrink_by_products(matrix: Tensor, threshold: float, *, symmetric: bool) -> 
     padded = F.pad(matrix, (0, -size % TILE) * 2) if matrix.is_cuda else matrix
     out = torch.empty_like(matrix)
     with _reduced_precision(matrix):
-        for exponent in sorted(
-            set(exponents)
-        ):  # with one plan for all, the result of a trial would depend on the other trials
+        # one plan for all would make the result of a trial depend on the other trials
+        for exponent in sorted(set(exponents)):
             members = [i for i, other in enumerate(exponents) if other == exponent]
             cut = _cut_off(padded[members] * (0.5**exponent / threshold), exponent, symmetric)
             out[members] = matrix[members].sub_(cut[..., :size, :size], alpha=threshold)
