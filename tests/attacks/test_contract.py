@@ -285,8 +285,8 @@ def test_what_is_wrong_is_said_in_a_sentence(attack: str, case: str) -> None:
 def test_settings_outside_their_range() -> None:
     data, train = graph("random 33")
     for attack, options, sentence in (
-        (pgd, {"steps": -1}, "0 steps or more; steps is -1"),
-        (pgd, {"base_lr": 0.0}, "base_lr must be above 0"),
+        (pgd, {"steps": -1}, "steps must be a whole number from 0 to .*; it is -1"),
+        (pgd, {"base_lr": 0.0}, r"base_lr must be a number in \(0, 1e\+18\]"),
         (pgd, {"samples": 0}, "samples is 0"),
         (minmax, {"inner_steps": -1}, "inner_steps and inner_lr"),
         (minmax, {"surrogate": lambda x, edge_index, edge_weight: x}, "must be a Surrogate"),

@@ -178,8 +178,10 @@ def test_a_wrong_answer_gets_a_sentence(out: object) -> None:
 
 
 def test_a_model_of_the_library_stays_as_it_is() -> None:
-    model, module = GCN(3, 3, 3), nn.Linear(3, 3)
+    model = GCN(3, 3, 3)
     assert as_model(model) is model
-    assert isinstance(as_model(module), Foreign)
+    assert isinstance(as_model(Tied()), Foreign)
+    with pytest.raises(ConfigError, match="The forward of Linear cannot be called with x and edge_index alone"):
+        as_model(nn.Linear(3, 3))
     with pytest.raises(ConfigError, match=r"must be a torch\.nn\.Module, and this is a function"):
         as_model(lambda x: x)  # type: ignore[arg-type]

@@ -35,7 +35,14 @@ class Foreign(NodeClassifier):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        names = inspect.signature(module.forward).parameters
+        try:
+            names = inspect.signature(module.forward).parameters
+            inspect.signature(module.forward).bind(None, None)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"The forward of {type(module).__name__} cannot be called with x and edge_index alone; wrap it in a "
+                "module whose forward can."
+            ) from None
         # PyG's basic models all have the argument, and some of them pass over it
         self.takes_weight = "edge_weight" in names and getattr(module, "supports_edge_weight", True)
 

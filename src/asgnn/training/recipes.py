@@ -62,7 +62,7 @@ class Recipe:
         """One trial on a graph: start and dropout drawn from ``seed`` alone."""
         check_count("seed", seed, 0, MAX_SEED)
         given = {"in_channels": data.num_features, "out_channels": num_classes(data), **self.arguments}
-        rng = torch.Generator().manual_seed(seed)
+        rng = torch.Generator().manual_seed(int(seed))
         if issubclass(self.kind, NodeClassifier):
             model: nn.Module = self.kind(**arguments_for(self.kind, given))
             model.reset_parameters(rng)  # type: ignore[operator]
