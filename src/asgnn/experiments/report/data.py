@@ -15,7 +15,7 @@ from asgnn.errors import ConfigError
 from asgnn.experiments.report.layers import Layers, collect_layers
 from asgnn.experiments.report.source import Source, Totals
 from asgnn.experiments.spec import RANDOM, TABLES, Spec, load_spec
-from asgnn.experiments.trainings import Choice, Outcome
+from asgnn.experiments.values import Choice, Outcome
 
 SEARCHES = ("none", "small", "wide", "paper")  # ever more thorough
 EXPLANATIONS = "explanations.toml"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from asgnn.experiments.report.source import Source
-from asgnn.experiments.trainings import Outcome, Series
+from asgnn.experiments.values import Outcome, Series
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def collect_layers(source: Source, names: Mapping[str, str]) -> Iterator[Layers]
                 kind=kind,
                 label=_label(outcome, names),
                 dataset=training.case.dataset,
-                graph=_graph(outcome),
+                graph=training.case.label,
                 trials=len(members),
                 trained=trained,
                 lines={part: {name: _mean(part, name, members) for name in named} for part, named in lines.items()},
@@ -79,11 +79,3 @@ def _label(outcome: Outcome, names: Mapping[str, str]) -> str:
     training = outcome.training
     own = ", ".join([training.model, *(f"{name} = {value}" for name, value in training.settings)])
     return names.get(training.key, own)
-
-
-def _graph(outcome: Outcome) -> str:
-    case = outcome.training.case
-    if case.poisoned is None:
-        return "clean"
-    amount = f"{case.rate:g} a target" if "nettack" in case.poisoned else f"{case.rate:.0%}"
-    return f"{case.poisoned}, {amount}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from asgnn.experiments.trainings import Choice, Outcome, Series
+from asgnn.experiments.values import Choice, Outcome, Series
 
 
 class Totals(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from asgnn.experiments.report.data import THE_TEST, Added, Cell, Figure, Machine, Report, Table
-from asgnn.experiments.trainings import Settings
+from asgnn.experiments.values import Settings
 
 TITLE = "ASGNN beside its paper"
 HOW_TO_READ = (
