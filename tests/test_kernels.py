@@ -12,14 +12,16 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (torch.cuda.is_available() or INTERPRETED):
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from asgnn.asmp import BACKENDS, edge_ops, edge_ops_gpu  # noqa: E402
+from asgnn.asmp import BACKENDS, edge_ops  # noqa: E402
 from asgnn.asmp.gpu import GpuSteps  # noqa: E402
 from asgnn.graphs import undirected  # noqa: E402
 from asgnn.graphs.adjacency import Adjacency  # noqa: E402
-from asgnn.graphs.csr_gpu import sum_rows, sum_segments  # noqa: E402
-from asgnn.models import elastic, layers, layers_gpu  # noqa: E402
+from asgnn.kernels import adam, dropout  # noqa: E402
+from asgnn.kernels import edge_ops as edge_kernels  # noqa: E402
+from asgnn.kernels.csr import sum_rows, sum_segments  # noqa: E402
+from asgnn.models import elastic, layers  # noqa: E402
 from asgnn.models.base import stack  # noqa: E402
-from asgnn.training import optimizer, optimizer_gpu  # noqa: E402
+from asgnn.training import optimizer  # noqa: E402
 from tests.asmp.test_backends import SCHEMES, run, same  # noqa: E402
 from tests.awkward import AWKWARD  # noqa: E402
 
@@ -76,9 +78,9 @@ def test_operations_on_edges(name: str, channels: int, trials: int, dtype: torch
     weight = torch.rand(adj.row.numel(), trials, generator=rng, dtype=dtype)
     a, b, w = (part.to(DEVICE) for part in (u, v, weight))
     for expected, found in (
-        (edge_ops.spmm(weight, v, adj), edge_ops_gpu.spmm(w, b, there)),
-        (edge_ops.sddmm(u, v, adj), edge_ops_gpu.sddmm(a, b, there)),
-        (edge_ops.sqdist(v, adj), edge_ops_gpu.sqdist(b, there)),
+        (edge_ops.spmm(weight, v, adj), edge_kernels.spmm(w, b, there)),
+        (edge_ops.sddmm(u, v, adj), edge_kernels.sddmm(a, b, there)),
+        (edge_ops.sqdist(v, adj), edge_kernels.sqdist(b, there)),
     ):
         torch.testing.assert_close(found.cpu(), expected, **CLOSE[dtype])
 
@@ -92,9 +94,9 @@ def test_dropout_is_that_of_the_cpu(count: int) -> None:
     for _ in range(3):
         expected = here.at_least(below, count)
         there.draws += 1
-        found = layers_gpu.masks(there.seeds, there.draws, on_gpu[0], count, layers.CONSTANTS)
+        found = dropout.masks(there.seeds, there.draws, on_gpu[0], count, layers.CONSTANTS)
         assert torch.equal(found.cpu(), expected)
-        out, mask = layers_gpu.drop(there.seeds, there.draws, *on_gpu, layers.CONSTANTS)
+        out, mask = dropout.drop(there.seeds, there.draws, *on_gpu, layers.CONSTANTS)
         assert torch.equal(mask.cpu(), expected)
         assert torch.equal(out.cpu(), h * expected * scale.unsqueeze(1))
 
@@ -112,9 +114,7 @@ def test_adam_is_that_of_the_cpu(shape: tuple[int, ...], dtype: torch.dtype) -> 
         for power, beta in zip(there.powers, (optimizer.BETA1, optimizer.BETA2), strict=True):
             power *= beta
         parts = there.parameters[0], grad.to(DEVICE), (there.first[0], there.second[0])
-        optimizer_gpu.step(
-            *parts, there.lr, there.weight_decay, there.powers, (optimizer.BETA1, optimizer.BETA2), optimizer.EPS
-        )
+        adam.step(*parts, there.lr, there.weight_decay, there.powers, (optimizer.BETA1, optimizer.BETA2), optimizer.EPS)
         for ours, expected in zip(
             (there.parameters, there.first, there.second), (here.parameters, here.first, here.second), strict=True
         ):

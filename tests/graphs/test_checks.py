@@ -7,7 +7,7 @@ import torch
 from torch_geometric.data import Data
 
 from asgnn.errors import GraphError
-from asgnn.graphs import Split, check_split, validate
+from asgnn.graphs import Split, check_split, describe, labels_of, num_classes, validate
 
 
 def path_graph(**changes) -> Data:
@@ -55,7 +55,13 @@ BAD = {
     "x -inf": ({"x": holed(float("-inf"))}, r"x\[3, 1\] is -inf"),
     "x int": ({"x": torch.ones(5, 2, dtype=torch.int64)}, r"dtype int64.*call .float\(\)"),
     "x bool": ({"x": torch.ones(5, 2).bool()}, r"dtype bool.*call .float\(\)"),
-    "x complex": ({"x": torch.ones(5, 2, dtype=torch.complex64)}, r"dtype complex64.*call .float\(\)"),
+    "x complex": ({"x": torch.ones(5, 2, dtype=torch.complex64)}, r"dtype complex64.*call .real.float\(\)"),
+    "x half": ({"x": torch.ones(5, 2).half()}, r"dtype float16; the features must be floats of 32 or 64 bits"),
+    "x bfloat16": ({"x": torch.ones(5, 2).bfloat16()}, r"dtype bfloat16.*call .float\(\)"),
+    "x without values": ({"x": torch.ones(5, 2, device="meta")}, "x is a tensor without values"),
+    "num_nodes": ({"num_nodes": 6}, r"num_nodes of the graph is 6, but x has shape \(5, 2\)"),
+    "num_nodes float": ({"num_nodes": 5.0}, "num_nodes must be a whole number from 0 to .*, and is 5.0"),
+    "num_nodes huge": ({"num_nodes": 2**40}, "num_nodes must be a whole number"),
     "edges missing": ({"edge_index": None}, "no edge_index"),
     "edges ragged": ({"edge_index": [[0, 1], [1]]}, "edge_index is a list, not a tensor.*from_edges"),
     "edges E×2": ({"edge_index": columns((0, 1), (1, 0), (1, 2)).t()}, r"shape \(2, E\), and has \(3, 2\)"),
@@ -80,11 +86,21 @@ BAD = {
     "weight low": ({"edge_weight": torch.tensor([-0.5, 1, 1, 1, 1, 1])}, r"edge_weight\[0\] is -0.5"),
     "y missing": ({"y": None}, "no y; set data.y"),
     "y short": ({"y": torch.tensor([0, 1])}, r"y must have shape \(5,\).*has \(2,\)"),
-    "y column": ({"y": torch.zeros(5, 1).long()}, r"y must have shape \(5,\).*has \(5, 1\)"),
-    "y float": ({"y": torch.tensor([0.0, 0, 1, 1, 0])}, r"y has dtype float32.*call .long\(\)"),
-    "y int32": ({"y": torch.tensor([0, 0, 1, 1, 0]).int()}, "y has dtype int32"),
-    "y negative": ({"y": torch.tensor([0, 0, 1, -1, 0])}, r"y\[3\] is -1"),
+    "y two columns": ({"y": torch.zeros(5, 2).long()}, r"y must have shape \(5,\).*has \(5, 2\)"),
+    "y row": ({"y": torch.zeros(1, 5).long()}, r"y must have shape \(5,\).*has \(1, 5\)"),
+    "y list": ({"y": [0, 1, 0, 1, 0]}, "y is a list, not a tensor"),
+    "y bool": ({"y": torch.tensor([1, 0, 1, 0, 1]).bool()}, r"y has dtype bool.*call .long\(\)"),
+    "y complex": ({"y": torch.zeros(5, dtype=torch.complex64)}, "y has dtype complex64"),
+    "y negative": ({"y": torch.tensor([0, 0, 1, -2, 0])}, r"y\[3\] is -2: classes are whole numbers from 0 to 65535"),
+    "y half": ({"y": torch.tensor([0, 0, 1, 1.5, 0])}, r"y\[3\] is 1.5"),
+    "y inf": ({"y": torch.tensor([0, 0, 1, float("inf"), 0])}, r"y\[3\] is inf"),
+    "y -inf": ({"y": torch.tensor([0, 0, 1, float("-inf"), 0])}, r"y\[3\] is -inf"),
+    "y uint64": ({"y": torch.tensor([0, 1, 2**64 - 1, 1, 0], dtype=torch.uint64)}, r"y\[2\] is 18446744073709551615"),
+    "y 65536": ({"y": torch.tensor([0, 0, 1, 65536, 0])}, r"y\[3\] is 65536"),
+    "y float 1e30": ({"y": torch.tensor([0, 0, 1, 1e30, 0])}, r"y\[3\] is 1e\+30|y\[3\] is 1.0000000150474662e\+30"),
     "y huge": ({"y": torch.tensor([0, 0, 1, 10**12, 0])}, r"y\[3\] is 1000000000000"),
+    "no label": ({"y": torch.full((5,), -1)}, "Every label in y is missing"),
+    "one class with missing labels": ({"y": torch.tensor([3, -1, 3, -1, 3])}, "Every label in y is 3.*two classes"),
     "one class": ({"y": torch.full((5,), 3)}, "Every label in y is 3.*two classes"),
     "mask missing": ({"val_mask": None}, "no val_mask; .*apply_split"),
     "mask list": ({"val_mask": [True] * 5}, "val_mask is a list"),
@@ -95,6 +111,7 @@ BAD = {
     "train empty": ({"train_mask": NODES}, "train_mask selects no node"),
     "val empty": ({"val_mask": NODES}, "val_mask selects no node"),
     "test empty": ({"test_mask": NODES}, "test_mask selects no node"),
+    "val without a label": ({"y": torch.tensor([0, -1, 1, 1, 0])}, r"val_mask selects no node with a label\."),
     "no column": ({"train_mask": torch.ones(5, 0).bool()}, "train_mask selects no node"),
     "empty column": (
         {"train_mask": torch.eye(5, 2).bool() & torch.tensor([True, False])},
@@ -127,6 +144,11 @@ GOOD = {
     "weights": {"edge_weight": torch.tensor([0, 0, 1, 1, 0.5, 0.5])},
     "any order of edges": {"edge_index": columns((3, 0), (1, 4), (0, 3), (4, 1))},
     "classes with a gap": {"y": torch.tensor([0, 7, 7, 0, 0])},
+    "num_nodes": {"num_nodes": 5},
+    "y column": {"y": torch.tensor([[0], [1], [1], [0], [0]])},
+    "y float": {"y": torch.tensor([0.0, 0, 1, 1, 0])},
+    "missing labels": {"y": torch.tensor([0, 0, 1, -1, -1])},
+    "missing float labels": {"y": torch.tensor([[0], [0], [1], [float("nan")], [-1.0]])},
     "two splits": {
         "train_mask": TWO_SPLITS,
         "val_mask": TWO_SPLITS.flip(0),
@@ -143,8 +165,48 @@ def test_legal_graphs_pass(changes):
 def test_what_is_not_needed_may_be_missing():
     validate(path_graph(y=None, train_mask=None, val_mask=None, test_mask=None), need_labels=False)
     validate(path_graph(y=torch.zeros(5).long(), train_mask=NODES), need_labels=False)
-    with pytest.raises(GraphError, match="y has dtype float32"):
-        validate(path_graph(y=torch.zeros(5)), need_labels=False)
+    validate(path_graph(y=torch.full((5,), -1)), need_labels=False)
+    with pytest.raises(GraphError, match=r"y\[0\] is 0.5"):
+        validate(path_graph(y=torch.full((5,), 0.5)), need_labels=False)
+
+
+NAN = float("nan")
+INTEGERS = [getattr(torch, name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")]
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS + FLOATS, ids=str)
+@pytest.mark.parametrize("shape", [(5,), (5, 1)])
+def test_labels_of_every_dtype_and_shape(dtype, shape):
+    expected = [0, 3, 1, 0, 1]
+    if dtype.is_signed:
+        expected[1] = -1
+    data = path_graph(y=torch.tensor(expected, dtype=dtype).reshape(shape))
+    if dtype.is_floating_point:
+        data.y[4], expected[4] = NAN, -1
+    labels = labels_of(data)
+    assert labels.dtype == torch.int64
+    assert labels.tolist() == expected
+    assert num_classes(data) == max(expected) + 1
+
+
+def test_labels_are_not_copied_and_need_no_gradient():
+    data = path_graph()
+    assert labels_of(data).data_ptr() == data.y.data_ptr()
+    assert not labels_of(path_graph(y=data.y.double().requires_grad_())).requires_grad
+
+
+def test_the_number_of_classes_needs_a_label():
+    with pytest.raises(GraphError, match="No node of the graph has a label"):
+        num_classes(path_graph(y=torch.full((5,), NAN)))
+
+
+def test_describe():
+    assert describe(path_graph()) == "5 nodes, 3 edges, 2 features, 2 classes"
+    assert describe(path_graph(y=None)) == "5 nodes, 3 edges, 2 features"
+    partly = path_graph(y=torch.tensor([0, -1, 2, -1, 1]))
+    assert describe(partly) == "5 nodes, 3 of them labelled, 3 edges, 2 features, 3 classes"
+    assert describe(path_graph(y=torch.full((5,), -1))) == "5 nodes, 0 of them labelled, 3 edges, 2 features"
 
 
 def nodes(*numbers: int) -> torch.Tensor:
@@ -168,6 +230,16 @@ BAD_SPLITS = {
 def test_bad_split(split, words):
     with pytest.raises(GraphError, match=words):
         check_split(split, 5)
+
+
+def test_a_split_for_a_graph_names_labelled_nodes_only():
+    split = Split(nodes(0), nodes(1), nodes(2, 3))
+    check_split(split, path_graph())
+    with pytest.raises(GraphError, match="Node 3 in the test part of the split has no label"):
+        check_split(split, path_graph(y=torch.tensor([0, 1, 1, -1, -1])))
+    for number in (5.0, True, "5", -1, None):
+        with pytest.raises(GraphError, match="num_nodes must be a whole number"):
+            check_split(split, number)
 
 
 def test_random_damage_is_named_where_it_is():

@@ -32,6 +32,12 @@ FORMS = {
     "uint16": np.array(PAIRS, dtype=np.uint16),
     "tensor": torch.tensor(PAIRS),
     "int32 tensor": torch.tensor(PAIRS).int(),
+    "big-endian": np.array(PAIRS, dtype=">i4"),
+    "backwards": np.array(PAIRS)[::-1, ::-1],
+    "matrix": np.array(PAIRS).view(np.matrix),
+    "read-only": np.broadcast_to(np.array(PAIRS), (5, 2)),
+    "masked, nothing missing": np.ma.array(PAIRS),
+    "uint64 tensor": torch.tensor(PAIRS).to(torch.uint64),
     "view": torch.tensor(PAIRS).t().contiguous().t(),
 }
 
@@ -56,6 +62,11 @@ FEATURES = {
     "float64 array": (X, torch.float32),
     "read-only array": (np.broadcast_to(np.ones(2), (4, 2)), torch.float32),
     "big-endian array": (X.astype(">f8"), torch.float32),
+    "backwards": (X[::-1, ::-1], torch.float32),
+    "every second column": (np.repeat(X, 2, axis=1)[:, ::2], torch.float32),
+    "matrix": (X.view(np.matrix), torch.float32),
+    "long double": (X.astype(np.longdouble), torch.float32),
+    "half array": (X.astype(np.float16), torch.float32),
     "int array": (X.astype(int), torch.float32),
     "bool tensor": (torch.eye(4).bool(), torch.float32),
     "double tensor": (torch.from_numpy(X), torch.float64),
@@ -66,7 +77,32 @@ FEATURES = {
 
 @pytest.mark.parametrize(("x", "dtype"), FEATURES.values(), ids=FEATURES.keys())
 def test_features_of_every_kind(x, dtype):
-    assert from_edges(x, PAIRS).x.dtype == dtype
+    found = from_edges(x, PAIRS).x
+    assert found.dtype == dtype
+    dense = x.toarray() if sp.issparse(x) else x.to_dense() if isinstance(x, torch.Tensor) else x
+    assert np.array_equal(found.numpy(), np.asarray(dense, dtype=np.float64))
+
+
+LABELS = {
+    "−1": [0, -1, 1, 2],
+    "None": [0, None, 1, 2],
+    "NaN": [0, float("nan"), 1, 2],
+    "NaN and None": [0, None, 1.0, 2],
+    "array": np.array([0, np.nan, 1, 2], np.float16),
+    "big-endian": np.array([0, -1, 1, 2], ">i2"),
+    "masked": np.ma.masked_equal(np.array([0, 7, 1, 2]), 7),
+    "backwards": np.array([2, 1, -1, 0])[::-1],
+    "column": np.array([[0.0], [-1], [1], [2]]),
+    "column of objects": np.array([[0], [None], [1], [2]], dtype=object),
+    "tensor": torch.tensor([0, -1, 1, 2]).int(),
+    "float tensor": torch.tensor([[0], [float("nan")], [1], [2]]),
+    "generator": (label for label in (0, None, 1, 2)),
+}
+
+
+@pytest.mark.parametrize("y", LABELS.values(), ids=LABELS.keys())
+def test_missing_labels_are_kept_as_minus_one(y):
+    assert from_edges(X, PAIRS, y).y.tolist() == [0, -1, 1, 2]
 
 
 BAD = {
@@ -75,6 +111,25 @@ BAD = {
     "no x": ((None, []), "no x"),
     "flat x": (([1.0, 2.0], []), "two dimensions"),
     "NaN": (([[1.0], [float("nan")]], []), r"x\[1, 0\] is nan"),
+    "complex x": ((X + 1j, []), "x holds complex128"),
+    "complex tensor x": ((torch.ones(4, 2, dtype=torch.complex64), []), "x has dtype complex64"),
+    "half x": ((torch.ones(4, 2).half(), []), "x has dtype float16"),
+    "too large for float32": ((np.full((4, 2), -1e300), []), "x holds -1e.300, which is too large for float32"),
+    "masked x": ((np.ma.masked_less(X, 1), []), "x is a masked array"),
+    "digits as text": ((X.astype(str), []), "x holds <U32 values"),
+    "dates": ((X.astype("datetime64[s]"), []), "x holds datetime64"),
+    "objects": ((X.astype(object), []), "x is ragged or holds something other"),
+    "complex edges": ((X, np.array([[0, 1j]])), "edges holds complex128"),
+    "complex tensor edges": ((X, torch.tensor([[0, 1j]])), "edges holds complex64"),
+    "bfloat16 edges": ((X, torch.ones(1, 2).bfloat16()), "edges holds bfloat16"),
+    "bool edges": ((X, [(True, False)]), "node numbers must be integers"),
+    "bool among edges": ((X, [(0, 1), (2, True)]), r"Edge number 1 is \(2, True\)"),
+    "edges as digits": ((X, [("0", "1")]), "edges holds <U1"),
+    "NaN edges": ((X, np.array([[0, np.nan]])), "edges holds float64"),
+    "masked edges": ((X, np.ma.masked_equal(np.array([[0, 1]]), 1)), "edges is a masked array"),
+    "sparse edges": ((X, sp.eye_array(4)), "edges must be pairs of node numbers, and is a dia_array"),
+    "dict in edges": ((X, [{0: 1, 1: 2}]), "not a pair"),
+    "huge edges": ((X, [(0, 10**30)]), "edges is ragged or holds something other"),
     "ragged edges": ((X, [(0, 1), (1, 2, 3)]), r"Edge number 1 is \(1, 2, 3\), not a pair"),
     "text edges": ((X, ["01", "12"]), "Edge number 0 is '01'"),
     "names": ((X, [("a", "b")]), "node numbers must be integers"),
@@ -84,8 +139,13 @@ BAD = {
     "outside": ((X, [(0, 1), (0, 4)]), "Edge number 1 is 0–4.*0 to 3"),
     "negative": ((X, [(0, 1), (-2, 1)]), "Edge number 1 is -2–1"),
     "wrapping": ((X, np.array([[0, 2**64 - 1]], dtype=np.uint64)), "Edge number 0 is 0–18446744073709551615"),
-    "float y": ((X, [], [0.0, 1.0, 1.0, 0.0]), "y holds float64"),
-    "float tensor y": ((X, [], torch.zeros(4)), "y has dtype float32"),
+    "y between classes": ((X, [], [0.0, 1.5, 1.0, 0.0]), r"y\[1\] is 1.5"),
+    "tensor y between classes": ((X, [], torch.tensor([0, 0.5, 0, 1])), r"y\[1\] is 0.5"),
+    "y below -1": ((X, [], [0, 1, -2, 0]), r"y\[2\] is -2"),
+    "y complex": ((X, [], [0, 1j, 1, 0]), "y holds complex128"),
+    "y bool": ((X, [], [True, False, True, True]), "y holds bool"),
+    "y text and None": ((X, [], ["a", None, "b", "a"]), "y holds <U"),
+    "y wraps": ((X, [], np.array([0, 1, 2**64 - 1, 1], np.uint64)), r"y\[2\] is 18446744073709551615"),
     "text y": ((X, [], ["a"] * 4), "y holds <U1"),
     "short y": ((X, [], [0, 1]), r"y must have shape \(4,\)"),
     "ragged y": ((X, [], [[0], [1, 2]]), "y is ragged"),
@@ -152,7 +212,12 @@ BAD_ADJ = {
     "not square": (sp.csr_array((2, 3)), r"adj must be square, and has shape \(2, 3\)"),
     "other size": (sp.csr_array((5, 5)), r"adj is for 5 nodes, but x has shape \(4, 2\)"),
     "NaN": (sp.csr_array(np.diag([float("nan")] * 4)), r"adj\[0, 0\] is nan"),
-    "text": ("abc", "adj must be a matrix of numbers, and is a str"),
+    "text": ("abc", "adj must be a matrix of real numbers, and is a str"),
+    "complex": (sp.csr_array(np.eye(4) * 1j), "adj must be a matrix of real numbers, and is a csr_array of complex128"),
+    "flat": (np.ones(4), r"adj must be square, and has shape \(4,\)"),
+    "masked": (np.ma.masked_equal(np.eye(4), 1), "adj is a masked array"),
+    "objects": (np.eye(4).astype(object), "adj is ragged or holds something other than numbers"),
+    "sparse tensor": (torch.eye(4).to_sparse(), "adj is a Tensor that NumPy cannot read"),
 }
 
 
@@ -178,6 +243,28 @@ def test_from_networkx_refuses(monkeypatch):
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(ConfigError, match=r"needs networkx.*pip install networkx"):
         from_networkx(None, X)
+
+
+BAD_EDGES = {
+    "outside": (torch.tensor([[0], [5]]), 3, r"\[:, 0\] is the edge 0–5.*0 to 2"),
+    "float": (torch.zeros(2, 1), 3, "dtype float32"),
+    "pairs": (torch.zeros(3, 2).long(), 3, r"shape \(2, E\)"),
+    "list": ([[0], [1]], 3, "is a list"),
+    "too many nodes": (torch.zeros(2, 1).long(), 2**40, "num_nodes must be a whole number from 0 to 3037000499"),
+}
+
+
+@pytest.mark.parametrize(("edges", "num_nodes", "words"), BAD_EDGES.values(), ids=BAD_EDGES.keys())
+def test_undirected_refuses(edges, num_nodes, words):
+    with pytest.raises(GraphError, match=words):
+        undirected(edges, num_nodes)
+
+
+def test_to_scipy_refuses_weights_that_do_not_fit():
+    data = from_edges(X, PAIRS)
+    data.edge_weight = torch.ones(3)
+    with pytest.raises(GraphError, match="edge_weight must have shape"):
+        to_scipy(data)
 
 
 def test_to_scipy_refuses_a_directed_graph():

@@ -1,3 +1,4 @@
+import copy
 import errno
 import functools
 import os
@@ -73,8 +74,9 @@ def test_flips_keep_their_order_and_lose_their_direction():
     assert attack.flips.tolist() == [[1, 0, 1], [4, 2, 3]]
     assert attack.first(2).flips.tolist() == [[1, 0], [4, 2]]
     assert attack.first(2).targets.tolist() == [1, 3]
-    for count in (-1, 4):
-        with pytest.raises(ConfigError, match=rf"There are 3 edge flips, and the first {count} of them were asked for"):
+    for count in (-1, 4, 1.5, "2", True):
+        words = f"There are 3 edge flips, and the first {count!r} of them were asked for"
+        with pytest.raises(ConfigError, match=words):
             attack.first(count)
     assert attack.targets.tolist() == [1, 3]
     assert bool(Perturbation(pair_tensor(), 5))
@@ -154,6 +156,10 @@ BAD = {
     "list": (([(0, 1)], 5), r"and is \[\(0, 1\)\]"),
     "no nodes": ((pair_tensor(), 0), "num_nodes must be a whole number from 1, and is 0"),
     "text nodes": ((pair_tensor(), "5"), "and is '5'"),
+    "too many nodes": ((pair_tensor(), 2**40), "num_nodes must be a whole number from 0 to 3037000499"),
+    "true nodes": ((pair_tensor(), True), "and is True"),
+    "meta": ((pair_tensor(), 5, None, "cora"), "meta must map names to words, and is a str"),
+    "huge feature": ((pair_tensor(), 5, None, {}, pair_tensor((1, 2**62))), "names feature 4611686018427387904"),
     "feature twice": ((pair_tensor(), 5, None, {}, pair_tensor((0, 1), (0, 1))), "feature flips hold the pair 0–1"),
     "feature of no node": ((pair_tensor(), 5, None, {}, pair_tensor((7, 1))), "feature flip names node 7"),
     "no feature": ((pair_tensor(), 5, None, {}, pair_tensor((1, -2))), "names feature -2"),
@@ -166,6 +172,18 @@ BAD = {
 def test_bad_flips(arguments, words):
     with pytest.raises(GraphError, match=words):
         Perturbation(*arguments)
+
+
+def test_apply_refuses():
+    attack = Perturbation(pair_tensor((0, 1)), 5, feature_flips=pair_tensor((0, 0)))
+    with pytest.raises(GraphError, match="The flips name features, and the graph has no x"):
+        attack.apply(Data(edge_index=EDGELESS.edge_index, num_nodes=5))
+    with pytest.raises(GraphError, match="neither x nor num_nodes"):
+        attack.apply(Data(edge_index=EDGELESS.edge_index))
+    weighted = copy.copy(EDGELESS)
+    weighted.edge_weight = torch.ones(3)
+    with pytest.raises(GraphError, match=r"edge_weight must have shape \(0,\)"):
+        attack.apply(weighted)
 
 
 def test_flips_for_another_graph():
@@ -181,6 +199,8 @@ def test_budget():
     attack.check(EDGELESS, budget=2)
     with pytest.raises(GraphError, match="2 flips, and the budget is 1"):
         attack.check(EDGELESS, budget=1)
+    with pytest.raises(ConfigError, match="The budget must be a number of flips, and is '2'"):
+        attack.check(EDGELESS, budget="2")
 
 
 def test_diff_refuses():
@@ -225,7 +245,7 @@ GOOD_FILE = {
     "meta": np.frombuffer(b"{}", dtype=np.uint8),
 }
 BAD_FILES = {
-    "pickle": ({"flips": np.array([[None], [1]])}, "pickled objects"),
+    "pickle": ({"flips": np.array([[None], [1]])}, "Object arrays cannot be loaded"),
     "float flips": ({"flips": np.array([[0.0], [1.0]])}, "must be int64"),
     "loop": ({"flips": np.array([[1], [1]])}, "does not hold a set of flips: .*self-loop at node 1"),
     "outside": ({"flips": np.array([[1], [7]])}, "names node 7"),
@@ -233,6 +253,7 @@ BAD_FILES = {
     "num_nodes": ({"num_nodes": np.array([5])}, "num_nodes must be one number"),
     "meta bytes": ({"meta": np.frombuffer(b"{", dtype=np.uint8)}, "does not hold a set of flips"),
     "meta utf-8": ({"meta": np.frombuffer(b"\xff", dtype=np.uint8)}, "does not hold a set of flips"),
+    "meta nested": ({"meta": np.frombuffer(b"[" * 100_000, dtype=np.uint8)}, "does not hold a set of flips"),
     "meta list": ({"meta": np.frombuffer(b"[]", dtype=np.uint8)}, "meta must map strings"),
     "meta number": ({"meta": np.frombuffer(b'{"a": 1}', dtype=np.uint8)}, "meta must map strings"),
     "meta text": ({"meta": np.array("{}")}, "meta bytes"),

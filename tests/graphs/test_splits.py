@@ -6,18 +6,21 @@ from torch_geometric.data import Data
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import (
     PUBLISHED_SPLITS,
+    Split,
     apply_split,
     check_split,
     load_dataset,
     published_split,
     random_split,
+    split_of,
 )
 
 SIZES = {"cora": (247, 249, 1988), "citeseer": (210, 211, 1688), "cora_ml": (280, 282, 2248)}
 
 
-def graph(num_nodes: int) -> Data:
-    return Data(x=torch.ones(num_nodes, 1), edge_index=torch.empty(2, 0, dtype=torch.int64))
+def graph(num_nodes: int, y: list[float] | None = None) -> Data:
+    labels = None if y is None else torch.tensor(y)
+    return Data(x=torch.ones(num_nodes, 1), edge_index=torch.empty(2, 0, dtype=torch.int64), y=labels)
 
 
 @pytest.mark.parametrize("num_nodes", [10, 33, 2485])
@@ -44,12 +47,79 @@ def test_random_split_is_the_same_on_every_machine():
     assert random_split(graph(20), 0).train.tolist() == [4, 5]
 
 
+def test_a_fully_labelled_graph_is_split_as_one_without_labels():
+    for part in ("train", "val", "test"):
+        bare, labelled = (getattr(random_split(data, 3), part) for data in (graph(50), graph(50, [0, 1] * 25)))
+        assert torch.equal(bare, labelled)
+
+
+@pytest.mark.parametrize("missing", [-1, float("nan")])
+def test_random_split_draws_labelled_nodes_only(missing):
+    data = graph(60, [0, missing, 1] * 20)
+    full, split = random_split(graph(60), 3, train=0.2), random_split(data, 3, train=0.2)
+    check_split(split, data)
+    parts = [len(split.train), len(split.val), len(split.test)]
+    assert parts == [8, 4, 28]
+    # The order of the draw is that of the full graph, so that its first labelled nodes are for training here, too.
+    assert set(full.train[full.train % 3 != 1].tolist()) <= set(split.train.tolist())
+
+
+def masked(y: list[float], *parts: list[int]) -> Data:
+    data = graph(len(y), y)
+    for name, nodes in zip(("train_mask", "val_mask", "test_mask"), parts, strict=True):
+        data[name] = torch.zeros(len(y), dtype=torch.bool)
+        data[name][nodes] = True
+    return data
+
+
+def test_split_of_reads_the_masks_or_takes_the_split_given():
+    data = masked([0, 1, 0, 1, 0, 1], [0, 1], [2], [3, 5])
+    split = split_of(data)
+    assert [part.tolist() for part in (split.train, split.val, split.test)] == [[0, 1], [2], [3, 5]]
+    given = Split(torch.tensor([5]), torch.tensor([4]), torch.tensor([3, 1]))
+    assert split_of(data, given) is given
+
+
+def test_split_of_leaves_nodes_without_a_label_out_and_says_how_many():
+    data = masked([0, -1, 0, 1, -1, 1], [0, 1], [2], [3, 4, 5])
+    given = Split(torch.tensor([1, 0]), torch.tensor([2]), torch.tensor([3, 4, 5]))
+    for split in (None, given):
+        with pytest.warns(
+            UserWarning, match="2 nodes of the split have no label .* 1 of train, 0 of val and 1 of test"
+        ):
+            found = split_of(data, split)
+        assert [part.tolist() for part in (found.train, found.val, found.test)] == [[0], [2], [3, 5]]
+        check_split(found, data)
+
+
+def test_split_of_refuses():
+    data = masked([0, -1, 0, 1], [0], [1], [2, 3])
+    with pytest.raises(GraphError, match="val_mask selects no node with a label"):
+        split_of(data)
+    with pytest.raises(GraphError, match="val part of the split is empty"):
+        split_of(data, Split(torch.tensor([0]), torch.tensor([1]), torch.tensor([2])))
+    with pytest.raises(GraphError, match=r"test\[0\] of the split is node 9"):
+        split_of(data, Split(torch.tensor([0]), torch.tensor([2]), torch.tensor([9])))
+    with pytest.raises(GraphError, match="no train_mask"):
+        split_of(graph(4, [0, 1, 0, 1]))
+    several = masked([0, 1, 0, 1], [0], [1], [2, 3])
+    for name in ("train_mask", "val_mask", "test_mask"):
+        several[name] = several[name].unsqueeze(1).repeat(1, 3)
+    with pytest.raises(GraphError, match="The graph has 3 splits"):
+        split_of(several)
+
+
 BAD = [
     ((graph(5), 0), {}, GraphError, "5 nodes is too small"),
     ((graph(2), 0), {"train": 0.5, "val": 0.49}, GraphError, "2 nodes is too small"),
-    ((graph(50), -1), {}, ConfigError, "trial must be a whole number from 0, and is -1"),
+    ((graph(50), -1), {}, ConfigError, r"trial must be a whole number from 0 to .*, and is -1"),
     ((graph(50), 1.5), {}, ConfigError, "and is 1.5"),
     ((graph(50), True), {}, ConfigError, "and is True"),
+    ((graph(50), 2**63), {}, ConfigError, "and is 9223372036854775808"),
+    ((graph(50), "0"), {}, ConfigError, "and is '0'"),
+    (("cora", 0), {}, GraphError, "this is a str"),
+    ((graph(50, [-1] * 46 + [0, 1] * 2), 0), {}, GraphError, "4 labelled nodes is too small"),
+    ((graph(50), 0), {"train": "0.1"}, ConfigError, "train='0.1'"),
     ((graph(50), 0), {"train": 0.0}, ConfigError, "train=0.0"),
     ((graph(50), 0), {"train": 0.5, "val": 0.5}, ConfigError, "sum to less than 1"),
     ((graph(50), 0), {"val": float("nan")}, ConfigError, "val=nan"),

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asgnn.gpu import kernels
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.csr import csr_matmul
+from asgnn.kernels import load
 
 
 def spmm(weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
@@ -42,7 +42,7 @@ def sqdist(v: Tensor, adj: Adjacency) -> Tensor:
 
 
 def _on_gpu() -> ModuleType:
-    return kernels("asgnn.asmp.edge_ops_gpu")
+    return load("edge_ops")
 
 
 class _Spmm(torch.autograd.Function):

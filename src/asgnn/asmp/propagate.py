@@ -10,10 +10,10 @@ from torch import Tensor
 
 from asgnn.asmp.dense import DenseSteps
 from asgnn.asmp.edges import EdgeSteps
+from asgnn.asmp.gpu import GpuSteps
 from asgnn.asmp.objective import Terms
 from asgnn.asmp.params import ASMPParams, Scheme, one_of
 from asgnn.errors import ConfigError, GraphError
-from asgnn.gpu import kernels
 from asgnn.graphs.adjacency import Adjacency
 
 Backend = Literal["auto", "dense", "edges", "gpu"]
@@ -38,8 +38,7 @@ def _on_gpu(x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> St
         raise ConfigError('backend="gpu" needs CUDA and triton; use backend="edges" here.')
     if not _has_kernels(scheme):
         raise ConfigError('backend="gpu" has no kernels for unit_norm=True or normalization="sym"; use "edges".')
-    steps: Steps = kernels("asgnn.asmp.gpu").GpuSteps(x, adj, params, scheme)
-    return steps
+    return GpuSteps(x, adj, params, scheme)
 
 
 def _has_kernels(scheme: Scheme) -> bool:

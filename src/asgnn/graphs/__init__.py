@@ -1,6 +1,6 @@
 """Graphs: what a graph is here, where it comes from, and what may be wrong with it."""
 
-from asgnn.graphs.checks import check_split, validate
+from asgnn.graphs.checks import check_split, describe, labels_of, num_classes, validate
 from asgnn.graphs.convert import (
     from_edges,
     from_networkx,
@@ -13,7 +13,7 @@ from asgnn.graphs.datasets import DATASETS, Dataset, available, find_dataset, lo
 from asgnn.graphs.flips import POISONED, Perturbation, diff, load_poisoned, published
 from asgnn.graphs.own import OWN_FLIPS, load_own, own_source, own_split
 from asgnn.graphs.sources import Source, fetch, read_npz
-from asgnn.graphs.splits import PUBLISHED_SPLITS, Split, apply_split, published_split, random_split
+from asgnn.graphs.splits import PUBLISHED_SPLITS, Split, apply_split, published_split, random_split, split_of
 
 __all__ = [
     "DATASETS",
@@ -27,22 +27,26 @@ __all__ = [
     "apply_split",
     "available",
     "check_split",
+    "describe",
     "diff",
     "fetch",
     "find_dataset",
     "from_edges",
     "from_networkx",
     "from_scipy",
+    "labels_of",
     "largest_component",
     "load_dataset",
     "load_own",
     "load_poisoned",
+    "num_classes",
     "own_source",
     "own_split",
     "published",
     "published_split",
     "random_split",
     "read_npz",
+    "split_of",
     "to_scipy",
     "undirected",
     "validate",

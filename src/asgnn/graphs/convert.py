@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sized
+from collections.abc import Collection, Iterable, Sized
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,16 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, GraphError
-from asgnn.graphs.checks import check_edges, validate
+from asgnn.graphs.checks import (
+    INTEGERS,
+    check_edges,
+    check_pairs,
+    check_size,
+    check_weights,
+    labels_of,
+    nodes_of,
+    validate,
+)
 from asgnn.graphs.keys import from_keys, to_keys, unique_keys
 
 
@@ -24,7 +33,9 @@ def undirected(edge_index: Tensor, num_nodes: int) -> Tensor:
 
     Time :math:`O(E \log E)`.
     """
-    edges = edge_index[:, edge_index[0] != edge_index[1]]
+    # Checked first: the key of a node that is not there is the key of another edge.
+    edges = check_pairs(edge_index, check_size(num_nodes))
+    edges = edges[:, edges[0] != edges[1]]
     keys = torch.cat([to_keys(edges, num_nodes), to_keys(edges.flip(0), num_nodes)])
     return from_keys(unique_keys(keys), num_nodes)
 
@@ -40,7 +51,7 @@ def from_edges(x: Any, edges: Any, y: Any = None) -> Data:
             dtype, all else becomes torch's default dtype.
         edges: Pairs ``(u, v)``: any iterable of them, or an E×2 array or tensor (an ``edge_index`` is its
             transpose, so give ``edge_index.t()``).
-        y: N integer labels, or none.
+        y: N integer labels, -1, NaN or None where one is missing; or none at all.
     """
     features = _features(x)
     pairs = _pairs(edges)
@@ -56,61 +67,89 @@ def from_edges(x: Any, edges: Any, y: Any = None) -> Data:
     edge_index = torch.from_numpy(np.ascontiguousarray(pairs.astype(np.int64).T))
     data = Data(x=features, edge_index=undirected(edge_index, num_nodes), y=_labels(y))
     validate(data, need_labels=False)
+    if data.y is not None:
+        data.y = labels_of(data)
     return data
 
 
 def _features(x: Any) -> Tensor:
     if x is None:
         raise GraphError("The graph has no x; give N×F features, or numpy.eye(N) where there are none.")
+    default = torch.get_default_dtype()
     if isinstance(x, Tensor):
         features = x.to_dense() if x.layout != torch.strided else x
-    else:
-        sparse: bool = sp.issparse(x)
-        array = x.toarray() if sparse else _array(x, "x")
-        if array.dtype.kind not in "fiub":
-            raise GraphError(f"x holds {array.dtype} values; the features must be numbers.")
-        # NumPy does the conversion, because torch does not take every dtype and byte order of an array.
-        single = torch.get_default_dtype() == torch.float32
-        features = torch.from_numpy(array.astype(np.float32 if single else np.float64))
-        features = features.to(torch.get_default_dtype())
-    return features if features.is_floating_point() else features.to(torch.get_default_dtype())
+        # What is complex is left as it is for validate to name.
+        return features if features.is_floating_point() or features.is_complex() else features.to(default)
+    sparse: bool = sp.issparse(x)
+    array = x.toarray() if sparse else _array(x, "x")
+    if array.dtype.kind not in "fiub":
+        raise GraphError(f"x holds {array.dtype} values; the features must be numbers.")
+    # NumPy does the conversion, because torch does not take every dtype and byte order of an array.
+    with np.errstate(over="ignore"):
+        values = array.astype(np.float32 if default == torch.float32 else np.float64)
+    if not np.isfinite(values).all() and np.isfinite(array).all():
+        raise GraphError(f"x holds {array.flat[np.abs(array).argmax()]}, which is too large for {values.dtype}.")
+    return torch.from_numpy(values).to(default)
 
 
 def _labels(y: Any) -> Tensor | None:
-    if y is None:
-        return None
-    if not isinstance(y, Tensor):
-        array = _array(y, "y")
-        if array.dtype.kind not in "iu":
-            raise GraphError(f"y holds {array.dtype} values; class labels must be integers from 0.")
-        y = torch.from_numpy(array.astype(np.int64))
-    integer = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
-    # What is no integer is left as it is for validate to name.
-    return y.long() if integer else y
+    """The labels as a tensor that :func:`~asgnn.graphs.labels_of` can read, or name what is wrong with."""
+    if y is None or isinstance(y, Tensor):
+        return y
+    if np.ma.isMaskedArray(y):
+        y = y.tolist()  # None where the mask is
+    array = _array(y, "y", objects=True)
+    if array.dtype == object:
+        # A list in which None, or the missing value of pandas, stands for a missing label.
+        shape = array.shape
+        array = _array([-1 if _is_missing(label) else label for label in array.flat], "y").reshape(shape)
+    if array.dtype.kind not in "iuf":
+        raise GraphError(
+            f"y holds {array.dtype} values; class labels must be whole numbers from 0, and -1, NaN or None where one "
+            "is missing."
+        )
+    return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else f"{array.dtype.kind}8"))
 
 
-def _array(values: Any, name: str) -> NDArray[Any]:
+def _is_missing(label: Any) -> bool:
+    return label is None or type(label).__name__ == "NAType"
+
+
+def _array(values: Any, name: str, objects: bool = False) -> NDArray[Any]:
     if isinstance(values, Iterable) and not isinstance(values, Sized):
         values = list(values)
+    # NumPy would drop the mask and take the values under it for real ones.
+    if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
+        raise GraphError(f"{name} is a masked array with values missing; fill them in.")
     try:
         array = np.asarray(values)
     except ValueError as cause:
         raise GraphError(f"{name} is ragged: its rows have different lengths.") from cause
-    if array.dtype == object:
+    except Exception as cause:  # whatever the conversion of a foreign object raises
+        raise GraphError(f"{name} is a {type(values).__name__} that NumPy cannot read: {cause}.") from cause
+    if array.dtype == object and not objects:
         raise GraphError(f"{name} is ragged or holds something other than numbers.")
     return array
 
 
 def _pairs(edges: Any) -> NDArray[Any]:
     if isinstance(edges, Tensor):
-        edges = edges.detach().cpu().numpy()
-    if not isinstance(edges, np.ndarray):
-        if not isinstance(edges, Iterable) or isinstance(edges, str | bytes):
+        if edges.dtype not in INTEGERS and edges.numel():
+            raise GraphError(
+                f"edges holds {str(edges.dtype).removeprefix('torch.')} values; node numbers must be integers."
+            )
+        edges = edges.detach().cpu().to_dense().numpy()
+    if hasattr(edges, "__array__"):
+        edges = _array(edges, "edges", objects=True)
+    if not isinstance(edges, np.ndarray) or edges.dtype == object:
+        if sp.issparse(edges) or not isinstance(edges, Iterable) or isinstance(edges, str | bytes):
             raise GraphError(f"edges must be pairs of node numbers, and is a {type(edges).__name__}.")
         edges = list(edges)
         for at, pair in enumerate(edges):
-            if not isinstance(pair, Sized) or len(pair) != 2 or isinstance(pair, str | bytes):
+            if not isinstance(pair, Collection) or len(pair) != 2 or isinstance(pair, str | bytes | dict | set):
                 raise GraphError(f"Edge number {at} is {pair!r}, not a pair of node numbers.")
+            if any(isinstance(node, bool) for node in pair):
+                raise GraphError(f"Edge number {at} is {pair!r}; node numbers must be integers.")
         if not edges:
             return np.empty((0, 2), dtype=np.int64)
         edges = _array(edges, "edges")
@@ -132,12 +171,14 @@ def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
     Args:
         adj: N×N SciPy sparse matrix or array, or a dense NumPy one.
         x: N×F features, as in :func:`from_edges`.
-        y: N integer labels, or none.
+        y: N integer labels, -1, NaN or None where one is missing; or none at all.
     """
-    try:
-        matrix = sp.coo_array(adj)
-    except (TypeError, ValueError) as cause:
-        raise GraphError(f"adj must be a matrix of numbers, and is a {type(adj).__name__}.") from cause
+    values: Any = adj if sp.issparse(adj) else _array(adj, "adj")
+    if values.dtype.kind not in "fiub":
+        raise GraphError(
+            f"adj must be a matrix of real numbers, and is a {type(adj).__name__} of {values.dtype} values."
+        )
+    matrix = sp.coo_array(values)
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise GraphError(f"adj must be square, and has shape {matrix.shape}.")
     features = _features(x)
@@ -145,7 +186,7 @@ def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
         raise GraphError(
             f"adj is for {matrix.shape[0]} nodes, but x has shape {tuple(features.shape)}: one row a node is needed."
         )
-    if matrix.data.dtype.kind == "f" and not np.isfinite(matrix.data).all():
+    if not np.isfinite(matrix.data).all():
         at = int((~np.isfinite(matrix.data)).argmax())
         raise GraphError(f"adj[{matrix.row[at]}, {matrix.col[at]}] is {matrix.data[at]}: entries must be finite.")
     # Repeated coordinates add up in SciPy; summed first, so that 1 − 1 is no edge here either.
@@ -156,12 +197,13 @@ def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
 
 def to_scipy(data: Data) -> sp.csr_array:
     """The N×N adjacency matrix, float32, with ``edge_weight`` where the graph has one and ones elsewhere."""
-    check_edges(data.edge_index, int(data.num_nodes or 0))
+    check_edges(data.edge_index, nodes_of(data))
+    check_weights(data.get("edge_weight"), data.edge_index.size(1))
     return _adjacency(data)
 
 
 def _adjacency(data: Data) -> sp.csr_array:
-    num_nodes = int(data.num_nodes)
+    num_nodes = nodes_of(data)
     row, col = data.edge_index.cpu().numpy()
     weight = getattr(data, "edge_weight", None)
     values = np.ones(len(row), np.float32) if weight is None else weight.detach().cpu().float().numpy()

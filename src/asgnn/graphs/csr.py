@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from asgnn.gpu import kernels
+from asgnn.kernels import load
 
 
 def csr_matmul(
@@ -21,14 +21,14 @@ def csr_matmul(
     """
     if not dense.is_cuda:
         return torch.mm(torch.sparse_csr_tensor(crow, col, value, shape, check_invariants=False), dense, out=out)
-    found: Tensor = kernels("asgnn.graphs.csr_gpu").sum_rows(crow, col, value, dense.unsqueeze(0))[0]
+    found: Tensor = load("csr").sum_rows(crow, col, value, dense.unsqueeze(0))[0]
     return found if out is None else out.copy_(found)
 
 
 def segment_sum(values: Tensor, crow: Tensor) -> Tensor:
     """Σ of rows crow[i] … crow[i+1] − 1 of ``values`` (E, C), for each i, always in the same order."""
     if values.is_cuda:
-        sums: Tensor = kernels("asgnn.graphs.csr_gpu").sum_segments(values, crow)
+        sums: Tensor = load("csr").sum_segments(values, crow)
         return sums
     # A product with a 0/1 matrix is the fastest ordered segment sum that torch has on a CPU.
     each, ones = _incidence(values.size(0), values.dtype)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from asgnn.errors import GraphError
-from asgnn.gpu import kernels
 from asgnn.graphs.csr import csr_matmul
+from asgnn.kernels import load
 
 # Above this share of non-zeros a dense product is the faster one.
 SPARSE_BELOW = 0.1
@@ -62,7 +62,7 @@ class Rows:
         return out.view(trials, rows, width)
 
     def _on_gpu(self, dense: Tensor, *kept: Tensor | None) -> Tensor:
-        found: Tensor = kernels("asgnn.graphs.csr_gpu").sum_rows(self.crow, self.col, self.value, dense, *kept)
+        found: Tensor = load("csr").sum_rows(self.crow, self.col, self.value, dense, *kept)
         return found
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, DataCorrupt, GraphError
-from asgnn.graphs.checks import check_edges
+from asgnn.graphs.checks import check_edges, check_size, check_weights, nodes_of
 from asgnn.graphs.datasets import find_dataset, load_dataset
-from asgnn.graphs.keys import contains, from_keys, single_keys, sort_keys, to_keys
+from asgnn.graphs.keys import MAX_NODES, contains, from_keys, single_keys, sort_keys, to_keys
 from asgnn.graphs.sources import PRO_GNN, Source, fetch, read_npz, write_npz
 from asgnn.graphs.splits import node_list, read_json
 
@@ -49,8 +49,10 @@ class Perturbation:
     def __post_init__(self) -> None:
         flips, targets, feature_flips = self.flips, self.targets, self.feature_flips
         _check_pairs(flips, "flips")
-        if not isinstance(self.num_nodes, Integral) or self.num_nodes < 1:
-            raise GraphError(f"num_nodes must be a whole number from 1, and is {self.num_nodes!r}.")
+        if check_size(self.num_nodes) < 1:
+            raise GraphError("num_nodes must be a whole number from 1, and is 0.")
+        if not isinstance(self.meta, Mapping):
+            raise GraphError(f"meta must map names to words, and is a {type(self.meta).__name__}.")
         flips = flips.cpu()
         _check_range(flips, self.num_nodes, "flip")
         low, high = flips.min(dim=0).values, flips.max(dim=0).values
@@ -68,9 +70,11 @@ class Perturbation:
             feature_flips = feature_flips.cpu()
             _check_range(feature_flips[0], self.num_nodes, "feature flip")
             if feature_flips.numel():
-                if int(feature_flips[1].min()) < 0:
-                    raise GraphError(f"A feature flip names feature {int(feature_flips[1].min())}.")
+                for feature in (int(feature_flips[1].min()), int(feature_flips[1].max())):
+                    if not 0 <= feature < MAX_NODES:
+                        raise GraphError(f"A feature flip names feature {feature}.")
                 _check_single(feature_flips, int(feature_flips[1].max()) + 1, "feature flips")
+        object.__setattr__(self, "num_nodes", int(self.num_nodes))
         object.__setattr__(self, "flips", flips)
         object.__setattr__(self, "targets", targets)
         object.__setattr__(self, "feature_flips", feature_flips)
@@ -90,9 +94,9 @@ class Perturbation:
             raise ConfigError(
                 "The order of edge flips and feature flips is not kept together, so there are no first ones."
             )
-        if not 0 <= count <= self.flips.size(1):
+        if isinstance(count, bool) or not isinstance(count, Integral) or not 0 <= count <= self.flips.size(1):
             raise ConfigError(
-                f"There are {self.flips.size(1)} edge flips, and the first {count} of them were asked for."
+                f"There are {self.flips.size(1)} edge flips, and the first {count!r} of them were asked for."
             )
         return replace(self, flips=self.flips[:, :count])
 
@@ -106,32 +110,20 @@ class Perturbation:
         both_ways = torch.cat([self.flips, self.flips.flip(0)], dim=1)
         flipped = to_keys(both_ways, self.num_nodes).to(keys.device)
         edges = single_keys(torch.cat([keys, flipped]))
+        for name in set(data.edge_attrs()) - {"edge_index", "edge_weight"}:
+            raise GraphError(f"The graph has {name}, which added edges would lack; remove it first.")
         result = copy.copy(data)
-        for name in data.edge_attrs():
-            if name == "edge_weight":
-                # Kept edges are in the same order in both sorted lists.
-                weight = data.edge_weight.new_ones(edges.numel())
-                stays = contains(edges, keys)
-                order = keys[stays].argsort()
-                weight[contains(keys, edges)] = data.edge_weight[stays][order]
-                result.edge_weight = weight
-            elif name != "edge_index":
-                raise GraphError(f"The graph has {name}, which added edges would lack; remove it first.")
+        weight = data.get("edge_weight")
+        if weight is not None:
+            check_weights(weight, keys.numel())
+            # Kept edges are in the same order in both sorted lists.
+            stays = contains(edges, keys)
+            result.edge_weight = weight.new_ones(edges.numel())
+            result.edge_weight[contains(keys, edges)] = weight[stays][keys[stays].argsort()]
         result.edge_index = from_keys(edges, self.num_nodes)
         if self.feature_flips is not None:
-            result.x = self._flip_features(data.x)
+            result.x = _flip_features(data.x, self.feature_flips)
         return result
-
-    def _flip_features(self, x: Tensor) -> Tensor:
-        node, feature = (self.feature_flips if self.feature_flips is not None else self.flips[:, :0]).to(x.device)
-        if feature.numel() and int(feature.max()) >= x.size(1):
-            raise GraphError(f"The flips name feature {int(feature.max())}, and the graph has {x.size(1)}.")
-        x = x.clone()
-        old = x[node, feature]
-        if bool(((old != 0) & (old != 1)).any()):
-            raise GraphError("Only entries of x that are 0 or 1 can be flipped, and the flips name another one.")
-        x[node, feature] = 1 - old
-        return x
 
     def added(self, clean: Data) -> Tensor:
         """The flips that add an edge to ``clean``, of shape (2, ·)."""
@@ -151,12 +143,14 @@ class Perturbation:
     def check(self, clean: Data, budget: int | None = None) -> None:
         """Raises if these are not flips for ``clean``, or more of them than ``budget``."""
         self._keys_of(clean)
+        if budget is not None and not isinstance(budget, Real):
+            raise ConfigError(f"The budget must be a number of flips, and is {budget!r}.")
         if budget is not None and len(self) > budget:
             raise GraphError(f"There are {len(self)} flips, and the budget is {budget}.")
 
     def _keys_of(self, data: Data) -> Tensor:
-        if data.num_nodes != self.num_nodes:
-            raise GraphError(f"The flips are for {self.num_nodes} nodes, and the graph has {data.num_nodes}.")
+        if nodes_of(data) != self.num_nodes:
+            raise GraphError(f"The flips are for {self.num_nodes} nodes, and the graph has {nodes_of(data)}.")
         check_edges(data.edge_index, self.num_nodes)
         return to_keys(data.edge_index, self.num_nodes)
 
@@ -192,8 +186,20 @@ class Perturbation:
                 raise ValueError("meta must map strings to strings")
             tensors = {key: torch.from_numpy(arrays[key]) for key in ("targets", "feature_flips") if key in arrays}
             return cls(torch.from_numpy(arrays["flips"]), int(arrays["num_nodes"]), meta=meta, **tensors)
-        except ValueError as cause:  # GraphError is one
+        except (ValueError, RecursionError) as cause:  # GraphError is a ValueError; nested JSON may recurse too deeply
             raise DataCorrupt(f"{path} does not hold a set of flips: {str(cause).removesuffix('.')}.") from cause
+
+
+def _flip_features(x: Tensor | None, flips: Tensor) -> Tensor:
+    if x is None:
+        raise GraphError("The flips name features, and the graph has no x.")
+    node, feature = flips.to(x.device)
+    if feature.numel() and int(feature.max()) >= x.size(1):
+        raise GraphError(f"The flips name feature {int(feature.max())}, and the graph has {x.size(1)}.")
+    old = x[node, feature]
+    if bool(((old != 0) & (old != 1)).any()):
+        raise GraphError("Only entries of x that are 0 or 1 can be flipped, and the flips name another one.")
+    return x.index_put((node, feature), 1 - old)
 
 
 def _check_pairs(pairs: Tensor, name: str) -> None:
@@ -223,9 +229,9 @@ def diff(clean: Data, poisoned: Data) -> Perturbation:
 
     Time :math:`O(E \log E)`.
     """
-    if clean.num_nodes != poisoned.num_nodes:
-        raise GraphError(f"The clean graph has {clean.num_nodes} nodes and the poisoned one {poisoned.num_nodes}.")
-    num_nodes = int(clean.num_nodes or 0)
+    num_nodes = nodes_of(clean)
+    if nodes_of(poisoned) != num_nodes:
+        raise GraphError(f"The clean graph has {num_nodes} nodes and the poisoned one {nodes_of(poisoned)}.")
     keys = []
     for data, name in (
         (clean, "edge_index of the clean graph"),

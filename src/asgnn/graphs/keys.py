@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+MAX_NODES = 3_037_000_499  # the largest N for which N·N - 1 is an int64
+
 
 def to_keys(edge_index: Tensor, num_nodes: int) -> Tensor:
     return edge_index[0] * num_nodes + edge_index[1]

@@ -10,18 +10,14 @@ import contextlib
 import hashlib
 import http.client
 import io
-import lzma
+import math
 import os
 import secrets
-import socket
-import struct
-import sys
+import stat
 import time
-import tokenize
 import urllib.error
 import urllib.request
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -37,10 +33,8 @@ GNN_META_ATTACK = ("danielzuegner/gnn-meta-attack", "982d900d05f19f0bd061b8d4988
 PRO_GNN = ("ChandlerBang/Pro-GNN", "90e11956bf8145dc2ff441fc9923bc95b535f289")
 HETEROPHILOUS = ("yandex-research/heterophilous-graphs", "a431395582e929d88271309716bea4fe24ce6318")
 
-ATTEMPTS = 3
-BACK_OFF = 0.5  # seconds before the second attempt, doubled before the third
+WAITS = (0.5, 1.0)  # seconds before the second and the third attempt
 TIMEOUT = 10.0  # seconds without a sign of life
-CHUNK = 1 << 16
 MAX_DOWNLOAD = 64 << 20  # bytes; the largest file in the tables has under 2 MiB
 MAX_UNPACKED = 512 << 20  # bytes of arrays or text out of one archive
 
@@ -93,7 +87,7 @@ def mirror_folder() -> Path | None:
     return folder
 
 
-def fetch(source: Source, root: str | Path | None = None, progress: bool | None = None) -> Path:
+def fetch(source: Source, root: str | Path | None = None) -> Path:
     """The path of a file with the right hash: in the cache, else in the mirror, else downloaded and cached.
 
     A file of the mirror is used where it lies. A cached file with the wrong hash is passed over and replaced
@@ -103,14 +97,12 @@ def fetch(source: Source, root: str | Path | None = None, progress: bool | None 
     Args:
         source: Which file.
         root: Folder to use as the cache.
-        progress: Whether to write a progress line on stderr; by default if that is a terminal.
     """
     cached = source.within(cache_folder(root))
-    spoiled = ""
-    if (found := hash_of(cached)) == source.sha256:
+    found = hash_of(cached)
+    if found == source.sha256:
         return cached
-    if found is not None:
-        spoiled = f" (the file now at {cached} has sha256 {found} instead of {source.sha256})"
+    spoiled = f" (the file now at {cached} has sha256 {found} instead of {source.sha256})" if found else ""
 
     mirror = mirror_folder()
     if mirror is not None:
@@ -124,36 +116,23 @@ def fetch(source: Source, root: str | Path | None = None, progress: bool | None 
                 f"replace it by the one at {source.url}."
             )
 
-    if progress is None:
-        progress = sys.stderr is not None and sys.stderr.isatty()
     try:
-        content = _download(source.url, progress)
+        content = _download(source)
     except (OSError, http.client.HTTPException) as cause:
+        reason = cause if isinstance(cause, urllib.error.HTTPError) else getattr(cause, "reason", cause)
         raise DataUnavailable(
             f"{source.path} of {source.owner_repo} is not here and could not be had from {source.url}: "
-            f"{_reason(cause)}; set ASGNN_MIRROR to a folder that holds {source.owner_repo}/{source.path}, "
-            f"or put the file at {cached}{spoiled}."
+            f"{reason or type(reason).__name__}; set ASGNN_MIRROR to a folder that holds "
+            f"{source.owner_repo}/{source.path}, or put the file at {cached}{spoiled}."
         ) from None  # the sentence holds the reason; sixty lines of urllib would only bury it
-    found = hashlib.sha256(content).hexdigest()
-    if found != source.sha256:
-        raise DataCorrupt(
-            f"What came from {source.url} has sha256 {found} instead of {source.sha256}; nothing was kept."
-        )
-    try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(cached, content)
-    except OSError as cause:
-        raise DataUnavailable(
-            f"{source.path} was downloaded but could not be written to {cached}: {cause.strerror or cause}; "
-            f"free some space there or set ASGNN_CACHE to another folder."
-        ) from cause
+    write_file(cached, content, "; free some space there or set ASGNN_CACHE to another folder")
     return cached
 
 
 def hash_of(path: Path) -> str | None:
     """SHA-256 of a file, none if there is no such file."""
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -161,66 +140,46 @@ def hash_of(path: Path) -> str | None:
         raise DataUnavailable(f"{path} cannot be read: {cause.strerror or cause}.") from cause
 
 
-def _download(url: str, progress: bool) -> bytes:
-    """The body at ``url``; tries again only what may pass by itself: without network it fails at once."""
-    for attempt in range(1, ATTEMPTS + 1):
+def _open(path: Path) -> io.BufferedReader:
+    """The file to read from; a device or a pipe, which may have no end, is an OSError."""
+    try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise OSError("it is a device or a pipe and not a file")
+        return path.open("rb")
+    except ValueError as cause:  # a name with a zero byte, or one that the file system cannot spell
+        raise OSError(str(cause)) from cause
+
+
+def _download(source: Source) -> bytes:
+    """The file at its address; tries again what may pass by itself, but fails at once without a network."""
+    request = urllib.request.Request(source.url, headers={"User-Agent": "asgnn"})
+    for wait in (*WAITS, None):
+        failure: Exception
         try:
-            return _read_body(url, progress)
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+                content: bytes = response.read(MAX_DOWNLOAD)
+            found = hashlib.sha256(content).hexdigest()
+            if found == source.sha256:
+                return content
+            # A connection that broke off early shows here, too.
+            failure = DataCorrupt(
+                f"What came from {source.url} has sha256 {found} instead of {source.sha256}; nothing was kept."
+            )
         except (OSError, http.client.HTTPException) as cause:
-            if attempt == ATTEMPTS or not _may_pass(cause):
-                raise
-        time.sleep(BACK_OFF * 2 ** (attempt - 1))
+            failure = cause
+        if wait is None or not _may_pass(failure):
+            raise failure
+        time.sleep(wait)
     raise AssertionError("unreachable")
-
-
-def _read_body(url: str, progress: bool) -> bytes:
-    request = urllib.request.Request(url, headers={"User-Agent": "asgnn"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-        declared = response.headers.get("Content-Length", "")
-        expected = int(declared) if declared.isdigit() else None
-        body = io.BytesIO()
-        try:
-            while chunk := response.read(CHUNK):
-                body.write(chunk)
-                if max(body.tell(), expected or 0) > MAX_DOWNLOAD:
-                    raise DataCorrupt(f"What is at {url} is larger than {MAX_DOWNLOAD >> 20} MiB; it was not kept.")
-                if progress:
-                    _tell(url, body.tell(), expected)
-        finally:
-            if progress:
-                sys.stderr.write("\n")
-    # A connection cut short is silent when read in chunks.
-    if expected is not None and body.tell() < expected:
-        raise http.client.IncompleteRead(b"", expected - body.tell())
-    return body.getvalue()
-
-
-def _tell(url: str, done: int, expected: int | None) -> None:
-    share = f"{100 * done // expected:3d} %" if expected else f"{done >> 10} KiB"
-    sys.stderr.write(f"\r{PurePosixPath(url).name}: {share}")
-    sys.stderr.flush()
 
 
 def _may_pass(cause: BaseException) -> bool:
     """Whether the same request may succeed a moment later."""
     if isinstance(cause, urllib.error.HTTPError):
         return cause.code == 429 or cause.code >= 500
-    if isinstance(cause, urllib.error.URLError):
-        # No name server, no route, nobody there: waiting half a second does not mend these.
-        return isinstance(cause.reason, ConnectionResetError)
-    return not isinstance(cause, socket.gaierror)
-
-
-def _reason(cause: BaseException) -> str:
-    if isinstance(cause, urllib.error.HTTPError):
-        return f"the server answered {cause.code} {cause.reason}"
-    if isinstance(cause, urllib.error.URLError):
-        cause = cause.reason if isinstance(cause.reason, BaseException) else cause
-    if isinstance(cause, http.client.IncompleteRead):
-        return "the connection broke off early"
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror
-    return str(cause) or type(cause).__name__
+    # No name server, no route, nobody there: waiting half a second does not mend these.
+    return not isinstance(cause, urllib.error.URLError) or isinstance(cause.reason, ConnectionResetError)
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -242,13 +201,14 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes, remedy: str = "") -> None:
     """The same, in a folder that is made if need be, and with a sentence where the system refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)
-    except OSError as cause:
-        raise DataUnavailable(f"{path} could not be written: {cause.strerror or cause}.") from cause
+    except (OSError, ValueError) as cause:  # ValueError: a name that the file system cannot spell
+        reason = getattr(cause, "strerror", None) or cause
+        raise DataUnavailable(f"{path} could not be written: {reason}{remedy}.") from cause
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -258,25 +218,6 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     write_file(path, content.getvalue())
 
 
-# What zipfile, the decompressors and NumPy's header parser raise on damaged bytes.
-DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    tokenize.TokenError,
-    ArithmeticError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
-
-
 def read_zip(path: Path, members: Iterable[str], optional: Iterable[str] = ()) -> dict[str, bytes]:
     """The named members of a zip archive, whole, in memory; all other members are left alone.
 
@@ -284,15 +225,14 @@ def read_zip(path: Path, members: Iterable[str], optional: Iterable[str] = ()) -
     """
     members = list(members)
     try:
-        packed = path.stat().st_size
-        content = path.read_bytes() if packed <= MAX_UNPACKED else b""
+        with _open(path) as file:
+            content = file.read(MAX_UNPACKED + 1)
     except FileNotFoundError as cause:
         raise DataUnavailable(f"There is no file {path}.") from cause
     except OSError as cause:
         raise DataUnavailable(f"{path} cannot be read: {cause.strerror or cause}.") from cause
-    if packed > MAX_UNPACKED:
-        raise DataCorrupt(f"{path} has {packed >> 20} MiB, over the {MAX_UNPACKED >> 20} MiB allowed.")
-    # From here on nothing but the content can be at fault, so whatever zipfile trips over is damage.
+    if len(content) > MAX_UNPACKED:
+        raise DataCorrupt(f"{path} has more than the {MAX_UNPACKED >> 20} MiB allowed.")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             there = {info.filename: info for info in archive.infolist()}
@@ -306,7 +246,9 @@ def read_zip(path: Path, members: Iterable[str], optional: Iterable[str] = ()) -
                     f"{path} would unpack to {size >> 20} MiB, over the {MAX_UNPACKED >> 20} MiB allowed."
                 )
             return {info.filename: archive.read(info) for info in wanted}
-    except DAMAGE as cause:
+    except DataCorrupt:
+        raise
+    except Exception as cause:  # nothing but the content can be at fault, so whatever zipfile trips over is damage
         raise DataCorrupt(f"{path} is damaged or no zip archive: {cause}.") from cause
 
 
@@ -319,30 +261,24 @@ def read_npz(path: Path, keys: Iterable[str], optional: Iterable[str] = ()) -> d
         optional: Arrays that are read if they are there.
     """
     members = read_zip(path, [f"{key}.npy" for key in keys], [f"{key}.npy" for key in optional])
-    return {name.removesuffix(".npy"): _parse_npy(path, name, content) for name, content in members.items()}
+    arrays = {}
+    for name, content in members.items():
+        key = name.removesuffix(".npy")
+        try:
+            arrays[key] = _read_npy(io.BytesIO(content), len(content))
+        except Exception as cause:  # as above: whatever NumPy trips over is damage
+            raise DataCorrupt(f"The array {key} in {path} is damaged: {cause}.") from cause
+    return arrays
 
 
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
-def _parse_npy(path: Path, name: str, content: bytes) -> NDArray[Any]:
-    array_name = f"{name.removesuffix('.npy')} in {path}"
-    file = io.BytesIO(content)
-    try:
-        version = np.lib.format.read_magic(file)
-        if version not in HEADERS:
-            raise ValueError(f"format version {version} is unknown")
-        shape, fortran_order, dtype = HEADERS[version](file)
-        if dtype.hasobject:
-            raise DataCorrupt(f"{array_name} is made of pickled objects, which are never loaded.")
-        # The header decides how much memory NumPy takes, so it is held against the bytes that are there.
-        count = 1
-        for length in shape:
-            count *= length
-        if min(shape, default=0) < 0 or count * dtype.itemsize != len(content) - file.tell():
-            raise ValueError(f"shape {shape} of {dtype} does not fit its {len(content) - file.tell()} bytes")
-        flat = np.frombuffer(content, dtype, count, file.tell()) if count * dtype.itemsize else np.empty(0, dtype)
-        # Copied, because an array over immutable bytes cannot become a tensor.
-        return flat.reshape(shape, order="F" if fortran_order else "C").copy()
-    except DAMAGE as cause:
-        raise DataCorrupt(f"The array {array_name} is damaged: {cause}.") from cause
+def _read_npy(file: io.BytesIO, size: int) -> NDArray[Any]:
+    # NumPy takes as much memory as the header says, so the header is held against the bytes that are there.
+    shape, _, dtype = HEADERS[np.lib.format.read_magic(file)](file)
+    if not dtype.hasobject and math.prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError(f"shape {shape} of {dtype} does not fit its {size - file.tell()} bytes")
+    file.seek(0)
+    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from asgnn.errors import ConfigError, GraphError
-from asgnn.gpu import kernels
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features, Rows
+from asgnn.kernels import load
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
 from asgnn.models.per_graph import once_per_graph
@@ -84,7 +84,7 @@ class ElasticGNN(NodeClassifier):
         w: Tensor | None = None
         pull: Tensor | None = None  # −Δ̃ᵀW, with W = 0 at the start
         if on_gpu(f) and self.has_dual and self.norm == "l21":
-            layer = kernels("asgnn.models.elastic_gpu").Layer
+            layer = load("elastic").Layer
             size = (adj.num_nodes, adj.num_nodes)
             rest, radii = (part.expand(x.size(0)).contiguous() for part in (1 - gamma, radius))
             matrices = Rows(adj.crow, adj.col, average, size), incidence.half, incidence.half_transposed

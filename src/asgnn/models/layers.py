@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from asgnn.errors import ConfigError
-from asgnn.gpu import kernels
 from asgnn.graphs.features import Features
+from asgnn.kernels import load
 
 
 class Streams:
@@ -42,7 +42,7 @@ class Streams:
         """(T, count) bool: for 16 random bits an element, as a signed number, whether they are not below (T,) int16."""
         if below.is_cuda:
             self.draws += 1
-            found: Tensor = kernels(ON_GPU).masks(self.seeds, self.draws, below, count, CONSTANTS)
+            found: Tensor = load("dropout").masks(self.seeds, self.draws, below, count, CONSTANTS)
             return found
         # four elements to a draw: several times faster than torch's bernoulli_ on a CPU
         return self.bits(-(-count // 4)).view(torch.int16)[:, :count] >= below.unsqueeze(1)
@@ -60,7 +60,6 @@ def _mix(x: Tensor) -> Tensor:
 # SplitMix64's constants as signed numbers
 GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 CONSTANTS = tuple(n % 2**64 for n in (GOLDEN, FIRST_FACTOR, SECOND_FACTOR))
-ON_GPU = "asgnn.models.layers_gpu"
 
 Rng = Streams | None
 """The trials' random streams, or ``None`` for ones that torch's global generator starts."""
@@ -161,7 +160,7 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, below: Tensor, scale: Tensor, rng: Streams) -> Tensor:
         rng.draws += 1
         out: Tensor
-        out, mask = kernels(ON_GPU).drop(rng.seeds, rng.draws, below, h, scale, CONSTANTS)
+        out, mask = load("dropout").drop(rng.seeds, rng.draws, below, h, scale, CONSTANTS)
         ctx.save_for_backward(mask, scale)
         return out
 

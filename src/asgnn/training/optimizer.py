@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from asgnn.gpu import kernels
+from asgnn.kernels import load
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -37,9 +37,7 @@ class TrialAdam:
             if grad is None:
                 continue
             if p.is_cuda and self.lr.dim():
-                kernels("asgnn.training.optimizer_gpu").step(
-                    p, grad, (m, v), self.lr, self.weight_decay, self.powers, (BETA1, BETA2), EPS
-                )
+                load("adam").step(p, grad, (m, v), self.lr, self.weight_decay, self.powers, (BETA1, BETA2), EPS)
                 continue
             shape = (-1, *(1,) * (p.dim() - 1)) if self.lr.dim() else ()
             grad = grad + self.weight_decay.view(shape) * p

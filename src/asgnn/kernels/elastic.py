@@ -7,7 +7,7 @@ First derivatives only.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
@@ -15,8 +15,10 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from asgnn.asmp.edge_ops_gpu import TILE, block, rows_of, tile
-from asgnn.graphs.features import Rows
+from asgnn.kernels.edge_ops import TILE, block, rows_of, tile
+
+if TYPE_CHECKING:
+    from asgnn.graphs.features import Rows
 
 # Of a program, at the most; one on a node holds fewer operands than one on edges, and so more of each.
 ON_EDGES = {"entries": TILE, "trials": 64, "warps": 4}

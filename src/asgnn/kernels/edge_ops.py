@@ -6,12 +6,16 @@ entries (values of entries); sums run in the order of the entries, so results ar
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from asgnn.graphs.adjacency import Adjacency
+if TYPE_CHECKING:
+    from asgnn.graphs.adjacency import Adjacency
+
 
 ENTRIES, TRIALS = 8, 16  # of a program, at the most
 TILE = 1024  # numbers that a program holds of one operand: no more, or few programs fit into the registers
