@@ -30,7 +30,7 @@ from asgnn.experiments.report.markdown import as_markdown
 from asgnn.experiments.report.markdown import escape as escape_markdown
 from asgnn.experiments.spec import TABLES
 from asgnn.experiments.store import Store
-from asgnn.experiments.trainings import Choice, Outcome, Series, Training, Value, settings_of
+from asgnn.experiments.values import Choice, Outcome, Series, Training, Value, as_settings
 
 load_spec = functools.cache(specs.load_spec)
 ANSWER = {"ours": [79.0, 78.0, 80.0], "frozen": [77.0, 77.0, 78.5], "gcn": [50.0, 51.0, 52.0]}
@@ -73,7 +73,7 @@ class FakeStore:
     ) -> Choice:
         """A choice whose trials have these values of the table's figure."""
         spec = load_spec(table)
-        chosen = settings_of({**dict(spec.row(row).settings), **(settings or {"lr": 0.01})})
+        chosen = as_settings({**dict(spec.row(row).settings), **(settings or {"lr": 0.01})})
         case, model = spec.case(dataset, rate), spec.row(row).model
         keys = []
         for seed, value in enumerate(values, first_seed):

@@ -21,6 +21,7 @@ from asgnn.experiments.values import Case, Outcome, SplitName, Training, regular
 from asgnn.graphs import (
     Perturbation,
     Split,
+    labels_of,
     load_dataset,
     load_own,
     load_poisoned,
@@ -123,7 +124,7 @@ def train(
 
 def _figures(fit: Fit, graph: Graph) -> dict[str, float]:
     """See :class:`~asgnn.experiments.values.Outcome`."""
-    y, kept = graph.data.y.cpu(), max(fit.best_epoch - 1, 0)
+    y, kept = labels_of(graph.data).cpu(), max(fit.best_epoch - 1, 0)
     found = {"val": 100 * fit.val_accuracy, "val_loss": float(fit.history.val_loss[kept])}
     found |= _on_nodes("test", fit.logits[0], y, fit.split.test)
     if graph.flips is not None:

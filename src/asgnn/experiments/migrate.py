@@ -10,7 +10,7 @@ from typing import Any
 
 from asgnn.errors import ConfigError
 from asgnn.experiments.encoding import MadeAttack, from_text, require, unpack
-from asgnn.experiments.schema import damaged, sentences
+from asgnn.experiments.schema import SCHEMA, damaged, sentences
 from asgnn.experiments.store import Store, check_header, check_whole, connect
 from asgnn.experiments.values import (
     Attack,
@@ -54,12 +54,12 @@ def migrate(old: Path, new: Path) -> dict[str, int]:
     connection = connect(old)
     try:
         with sentences(old):
-            header = [
+            application, number = (
                 int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("application_id", "user_version")
-            ]
-        if header[1] == 2:
-            raise ConfigError(f"{old} is of today's schema already.")
-        check_header(old, *header, wanted=1)
+            )
+        if number == SCHEMA:
+            raise ConfigError(f"{old} is in today's form already.")
+        check_header(old, application, number, wanted=1)
         check_whole(old, connection)
         return _write(_Old(old, connection), new)
     finally:

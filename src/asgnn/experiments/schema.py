@@ -109,6 +109,8 @@ def sentences(path: Path) -> Iterator[None]:
         yield
     except sqlite3.ProgrammingError:  # a closed store, a wrong number of values: defects of this program
         raise
+    except UnicodeDecodeError as cause:
+        raise damaged(path, "a text in it is not UTF-8") from cause
     except sqlite3.Error as cause:
         known = ERRORS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF)  # the upper bits only say more
         if known is None:

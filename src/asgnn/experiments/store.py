@@ -188,6 +188,10 @@ class Store:
         found = self._select("attacks", "WHERE t.key = ?", [bytes.fromhex(key_of(case.as_dict()))])
         return found[0].flips if found else None
 
+    def attacks(self) -> Iterator[MadeAttack]:
+        """All of them, in the order of their keys."""
+        return self._all("attacks")
+
     # --- the whole ---
 
     def merge(self, other: str | Path, *, reported: bool = False) -> dict[str, Counts]:
@@ -308,10 +312,10 @@ class Store:
         return self._connection.execute("INSERT INTO texts (text) VALUES (?)", (text,)).lastrowid or 0
 
     def _all(self, name: str) -> Iterator[Any]:
-        last = b""
-        while found := self._select(name, f"WHERE t.key > ? ORDER BY t.key LIMIT {PAGE}", [last]):
+        where: tuple[str, list[bytes]] = ("", [])  # none at first: a key that is no bytes is before all that are
+        while found := self._select(name, f"{where[0]} ORDER BY t.key LIMIT {PAGE}", where[1]):
             yield from found
-            last = KINDS[name].row(found[-1])[0]
+            where = ("WHERE t.key > ?", [KINDS[name].row(found[-1])[0]])
 
     def _select(self, name: str, where: str, given: Iterable[Any]) -> list[Any]:
         """Records; one that is not as it was written is named."""
