@@ -209,7 +209,7 @@ def gcn_epoch(setting: Setting) -> Case:
     config = TrainConfig(epochs=epochs, lr=0.01, weight_decay=5e-4)
 
     def start(dropout: float) -> GCN:
-        model = GCN(data.num_features, 16, int(data.y.max()) + 1, dropout)
+        model = GCN(data.num_features, 16, int(data.y.max()) + 1, dropout=dropout)
         model.reset_parameters(torch.Generator().manual_seed(0))
         return model
 

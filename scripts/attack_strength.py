@@ -139,7 +139,7 @@ def tables() -> dict[str, list[str]]:
     heading = "published | ours | ours − published |"
     out = {
         "metattack": [f"| graph, flips / edges | {heading}", "|:--|--:|--:|--:|"],
-        "nettack": [f"| graph, flips a target | {heading}", "|:--|--:|--:|--:|"],
+        "nettack": [f"| graph, flips per target | {heading}", "|:--|--:|--:|--:|"],
         "others": ["| attack on cora, 25% | accuracy | seconds |", "|:--|--:|--:|"],
         "starts": ["| starts | " + " | ".join(f"{name}, seeds 0 and 1" for name in NAMES) + " |", "|:--|--:|--:|--:|"],
     }
@@ -155,12 +155,12 @@ def tables() -> dict[str, list[str]]:
             cells.append(", ".join(f"{value:.1f}" for value in found))
         out["starts"].append(f"| {count} | {' | '.join(cells)} |")
     out["bench"] = [
-        "| attack on cora | asgnn | DeepRobust | times as long | times the memory |",
+        "| attack on cora | asgnn | DeepRobust | time ratio | memory ratio |",
         "|:--|--:|--:|--:|--:|",
     ]
     for case in json.loads(BENCH_RECORD.read_text())["cases"]:
         ours, theirs = case["sides"]
-        times = f"{ours['seconds']:.3f} s a {case['unit']} | {theirs['seconds']:.2f} s | {theirs['ratio']:.0f}"
+        times = f"{ours['seconds']:.3f} s per {case['unit']} | {theirs['seconds']:.2f} s | {theirs['ratio']:.0f}"
         out["bench"].append(f"| {case['name']} | {times} | {theirs['peak_ratio']:.1f} |")
     return out
 

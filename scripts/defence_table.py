@@ -135,8 +135,8 @@ def _row(found: list[dict[str, Any] | None]) -> str:
 def speed(record: dict[str, Any]) -> list[str]:
     """Ours for one trial and in a batch, what stands beside it, and how many times as long that takes than either."""
     out = [
-        f"| on {record['machine']} | seconds | MB | each of ten at once | beside | seconds | MB | times as long "
-        "| than one of ten |",
+        f"| on {record['machine']} | seconds | MB | batch of ten: seconds per trial "
+        "| compared with | seconds | MB | ratio | ratio to batch |",
         "|:--|--:|--:|--:|:--|--:|--:|--:|--:|",
     ]
     for case in record["cases"]:

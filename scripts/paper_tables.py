@@ -15,7 +15,8 @@ from typing import Any
 from pages import fill
 from search_record import RECORD
 
-from asgnn.experiments.report.data import SIGNIFICANT, Cell, Table, collect
+from asgnn.experiments.report.data import SIGNIFICANT, collect
+from asgnn.experiments.report.tables import ReportTable, TableCell
 from asgnn.experiments.report.text import signed
 from asgnn.experiments.store import Store
 
@@ -57,7 +58,7 @@ def tables() -> dict[str, dict[str, list[str]]]:
     }
 
 
-def _searched(table: Table, rates: Sequence[float]) -> list[str]:
+def _searched(table: ReportTable, rates: Sequence[float]) -> list[str]:
     """Accuracies in some columns, every model with the paper's search, chosen on validation."""
     lines = [
         f"| graph, flips | {' | '.join(ROWS.values())} | the paper's ASGNN |",
@@ -74,21 +75,21 @@ def _searched(table: Table, rates: Sequence[float]) -> list[str]:
     return lines
 
 
-def _adaptivity(table: Table) -> list[str]:
+def _adaptivity(table: ReportTable) -> list[str]:
     """What a structure that moves adds to one that is frozen, at equal tuning."""
     lines = _head(table)
     for row, label in (("asgnn", "degree"), ("asgnn-paper", "paper")):
         for dataset in table.spec.attacks:
             shown = []
             for cell in table.line(RULE, dataset, row):
-                assert cell.added is not None
-                clear = cell.added.p is not None and cell.added.p < SIGNIFICANT
-                shown.append(signed(cell.added.difference, 1) + ("*" if clear else ""))
+                assert cell.gain is not None
+                clear = cell.gain.p is not None and cell.gain.p < SIGNIFICANT
+                shown.append(signed(cell.gain.difference, 1) + ("*" if clear else ""))
             lines.append(f"| `{label}`, {dataset} | {' | '.join(shown)} |")
     return lines
 
 
-def _held(table: Table, record: dict[str, Any]) -> list[str]:
+def _held(table: ReportTable, record: dict[str, Any]) -> list[str]:
     """What a row would have at five flips with one setting held: accuracy on validation, and on the attacked nodes."""
     lines = ["| | each value: validation → attacked nodes | the paper's |", "|---|---|---:|"]
     for row, setting, dataset in HELD:
@@ -104,7 +105,7 @@ def _held(table: Table, record: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _sees(tables: Sequence[Table], record: dict[str, Any]) -> list[str]:
+def _sees(tables: Sequence[ReportTable], record: dict[str, Any]) -> list[str]:
     """How well a rule orders a row's settings as the table does, on average over the rows."""
     lines = _head(tables[-1])
     for table in tables:
@@ -116,12 +117,12 @@ def _sees(tables: Sequence[Table], record: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _head(table: Table) -> list[str]:
+def _head(table: ReportTable) -> list[str]:
     """Of a table with its columns."""
-    return [f"| | {' | '.join(table.rates)} |", f"|---|{'---:|' * len(table.rates)}"]
+    return [f"| | {' | '.join(table.columns)} |", f"|---|{'---:|' * len(table.columns)}"]
 
 
-def _mean(cell: Cell) -> float:
+def _mean(cell: TableCell) -> float:
     assert cell.ours is not None
     assert cell.choice is not None
     assert cell.choice.search == "paper"

@@ -1,12 +1,14 @@
 """Graph neural networks with adaptive structure, and the attacks and defences to judge them by."""
 
 from asgnn.asmp import ASMPParams, Scheme, asmp
-from asgnn.errors import AsgnnError
+from asgnn.errors import AsgnnError, DivergedWarning
 from asgnn.graphs import (
     Perturbation,
     Split,
     diff,
     from_edges,
+    from_networkx,
+    from_scipy,
     load_dataset,
     load_own,
     load_poisoned,
@@ -14,20 +16,51 @@ from asgnn.graphs import (
     random_split,
     validate,
 )
-from asgnn.models import APPNP, ASGNN, ASMP, GCN, MLP
-from asgnn.training import TrainConfig, Trial, accuracy, fit, fit_many, predict, recipe
+from asgnn.models import (
+    APPNP,
+    ASGNN,
+    ASMP,
+    GAT,
+    GCN,
+    GCNSVD,
+    MLP,
+    RUNG,
+    SGC,
+    AirGNN,
+    ElasticGNN,
+    GCNJaccard,
+    GNNGuard,
+    NodeClassifier,
+    ProGNN,
+    SoftMedianGCN,
+    purify,
+)
+from asgnn.training import Fit, TrainConfig, Trial, accuracy, fit, fit_many, predict, recipe
 from asgnn.version import __version__
 
 __all__ = [
     "APPNP",
     "ASGNN",
     "ASMP",
+    "GAT",
     "GCN",
+    "GCNSVD",
     "MLP",
+    "RUNG",
+    "SGC",
     "ASMPParams",
+    "AirGNN",
     "AsgnnError",
+    "DivergedWarning",
+    "ElasticGNN",
+    "Fit",
+    "GCNJaccard",
+    "GNNGuard",
+    "NodeClassifier",
     "Perturbation",
+    "ProGNN",
     "Scheme",
+    "SoftMedianGCN",
     "Split",
     "TrainConfig",
     "Trial",
@@ -38,11 +71,14 @@ __all__ = [
     "fit",
     "fit_many",
     "from_edges",
+    "from_networkx",
+    "from_scipy",
     "load_dataset",
     "load_own",
     "load_poisoned",
     "predict",
     "published_split",
+    "purify",
     "random_split",
     "recipe",
     "validate",

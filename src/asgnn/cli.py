@@ -30,10 +30,8 @@ from asgnn.experiments.executors import Batch, Executor, cluster, local, on_ray,
 from asgnn.experiments.migrate import migrate
 from asgnn.experiments.questions import plan
 from asgnn.experiments.report import FORMATS, write_report
-from asgnn.experiments.report.data import Figure, metric
-from asgnn.experiments.report.text import shown
+from asgnn.experiments.report.tables import MeanStd, metric
 from asgnn.experiments.spec import load_spec
-from asgnn.experiments.standin import RECIPES, recipe
 from asgnn.experiments.store import Store
 from asgnn.experiments.trials import run_trials
 from asgnn.experiments.values import (
@@ -49,6 +47,7 @@ from asgnn.experiments.values import (
     parse_settings,
 )
 from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, find_dataset
+from asgnn.training import RECIPES, recipe
 from asgnn.version import __version__
 
 app = typer.Typer(
@@ -456,10 +455,10 @@ def _show_choices(kept: Store, choices: list[Choice]) -> None:
         table = _table(title, headings, ("model", "chosen by"))
         for choice in cell:
             row, outcomes = spec.row(choice.row), list(kept.get(choice.trainings).values())
-            ours = Figure.of([outcome.figures[spec.figure] for outcome in outcomes])
+            ours = MeanStd.of([outcome.figures[spec.figure] for outcome in outcomes])
             paper = spec.paper.get(case.dataset, {}).get(case.amount, {}).get(row.paper or "")
-            theirs = shown(Figure(*paper), digits) if paper else ""
-            table.add_row(row.label, choice.rule, str(choice.tried), shown(ours, digits), theirs)
+            theirs = MeanStd(*paper).text(digits) if paper else ""
+            table.add_row(row.label, choice.rule, str(choice.tried), ours.text(digits), theirs)
             if said := diverged(outcomes):
                 _note(f"{row.label} on {case.dataset}, {case.label}: {said}")
         out.print(table)

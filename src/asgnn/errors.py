@@ -19,3 +19,7 @@ class DataCorrupt(AsgnnError):
 
 class ConfigError(AsgnnError, ValueError):
     """A setting outside what is possible, or a combination that means nothing."""
+
+
+class DivergedWarning(UserWarning):
+    """Trainings whose losses became infinite or absurd: their figures say nothing about the model."""

@@ -34,23 +34,29 @@ SCHEMES = {
 
 
 def run(
-    backend: str, graph: str, scheme: Scheme, dtype: torch.dtype, batch: tuple[int, ...], weighted: bool, device: str
+    backend: str,
+    graph: str,
+    scheme: Scheme,
+    dtype: torch.dtype,
+    batch: tuple[int, ...],
+    weighted: bool,
+    device: str,
+    channels: int = 3,
 ) -> tuple[Propagation, dict[str, Tensor]]:
     """One run and the gradients of a function of everything it returns."""
     n, edge_index = AWKWARD[graph]
     rng = torch.Generator().manual_seed(7)
-    weight = None
-    if weighted:
-        dense = torch.rand(n, n, generator=rng).to(dtype)
-        weight = ((dense + dense.t()) / 2)[edge_index[0], edge_index[1]]
-    x = torch.randn(*batch, n, 3, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
+    dense = torch.rand(n, n, generator=rng).to(dtype) if weighted else torch.ones(n, n, dtype=dtype)
+    given = ((dense + dense.t()) / 2).to(device).requires_grad_()
+    # q is defined for symmetric S alone, so there its derivative in the two weights of an edge is compared as their sum
+    symmetric = (given + given.t()) / 2 if scheme.objective == "degree" else given
+    x = torch.randn(*batch, n, channels, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
     x, edge_index = x.detach().to(device).requires_grad_(), edge_index.to(device)
-    weight = None if weight is None else weight.to(device)
     wobble = torch.linspace(0.8, 1.2, max(1, x[..., 0, 0].numel()), dtype=dtype).view(batch).to(device)
     leaves = {name: (START[name] * wobble).requires_grad_() for name in SCALARS}
     out = propagate(
         x,
-        Adjacency.of(edge_index, n, weight),
+        Adjacency.of(edge_index, n, symmetric[edge_index[0], edge_index[1]]),
         ASMPParams(**leaves),
         scheme,
         layers=3,
@@ -59,7 +65,7 @@ def run(
     )  # type: ignore[arg-type]
     probe = torch.randn(out.h.shape, generator=rng, dtype=torch.float64).to(device, dtype)
     value = (out.h * probe).sum() + sum(w.pow(3).sum() for w in out.weights) + out.objective[-1].total.sum()
-    inputs = {"x": x, **leaves}
+    inputs = {"x": x, "given": given, **leaves}
     grads = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
     return out, {k: torch.zeros_like(inputs[k]) if g is None else g for k, g in zip(inputs, grads, strict=True)}
 

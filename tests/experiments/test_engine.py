@@ -26,7 +26,6 @@ from asgnn.experiments.figures import DEEPER, FIGURES, ROWS, TERMS, series_of
 from asgnn.experiments.measure import Graph, find_split, load_graph
 from asgnn.experiments.questions import FINALISTS, FIRST_TRIALS, Plan, Question, plan, questions
 from asgnn.experiments.spec import RANDOM, SMALL, TABLES, Row, Spec, load_spec
-from asgnn.experiments.standin import recipe
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import (
     Attack,
@@ -41,6 +40,7 @@ from asgnn.experiments.values import (
     key_of,
 )
 from asgnn.graphs import Perturbation, Split, diff, load_dataset
+from asgnn.training import recipe
 
 # --- a store and an executor without a disk and without a training ----------------------------------------------------
 

@@ -285,6 +285,19 @@ def test_what_has_no_end_is_not_read(tmp_path, place):
             read(path)
 
 
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    pipe, link, folder = tmp_path / "pipe", tmp_path / "link", tmp_path / "folder"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    folder.mkdir()
+    for path in (pipe, link, folder):
+        with pytest.raises(DataUnavailable, match="could not be written: it is there and not a file"):
+            module.write_file(path, b"content")
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "pipe"]
+
+
 def test_names_that_no_file_system_can_spell():
     for name in ("a\0b", "\ud800"):
         with pytest.raises(DataUnavailable, match="cannot be read"):

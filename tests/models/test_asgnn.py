@@ -23,7 +23,7 @@ def problem(graph: str) -> tuple[Tensor, Tensor]:
 
 
 def model_of(scheme: str, num_layers: int = 5) -> ASGNN:
-    model = ASGNN(60, 8, 3, num_layers, scheme=SCHEMES[scheme]).to(F64)
+    model = ASGNN(60, 8, 3, num_layers=num_layers, scheme=SCHEMES[scheme]).to(F64)
     model.reset_parameters(torch.Generator().manual_seed(0))
     return model
 

@@ -234,7 +234,7 @@ BAD = {
     "a string for names": ("The scalars are lam, gamma, mu1, mu2, eta1, eta2", {"learn": "lam"}),
     "unknown constraint": ("constraint must be one of descent, positive, free", {"constraint": "none"}),
     "unknown backend": ("backend must be one of", {"backend": "tpu"}),
-    "negative depth": ("0 or more; it is -1", {"num_layers": -1}),
+    "negative depth": ("num_layers must be a whole number from 0 to .*; it is -1", {"num_layers": -1}),
     "descent of the paper": ('needs objective="degree"', {"constraint": "descent", "scheme": Scheme("paper")}),
     "negative λ": ("lam starts at -0.5", {"params": ASMPParams(lam=-0.5)}),
     "negative λ, positive": ("lam starts at -0.5", {"params": ASMPParams(lam=-0.5), "constraint": "positive"}),

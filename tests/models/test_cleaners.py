@@ -234,7 +234,7 @@ def shuffled() -> Data:
 
 
 def trained() -> ASGNN:
-    model = ASGNN(WORDS, 8, CLASSES, 3).to(F64)
+    model = ASGNN(WORDS, 8, CLASSES, num_layers=3).to(F64)
     model.reset_parameters(torch.Generator().manual_seed(0))
     fit(model, graph(), TrainConfig(10), split=split_of(0))
     return model

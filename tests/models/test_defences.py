@@ -112,14 +112,14 @@ def soft_median(model: SoftMedianGCN, x: Tensor, a: Tensor) -> Tensor:
 
 
 REFERENCES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[..., Tensor]]] = {
-    "elastic l21": (lambda: ElasticGNN(5, 4, 4, 6, lambda1=0.8, lambda2=2.0), elastic),
-    "elastic l1": (lambda: ElasticGNN(5, 4, 4, 6, lambda1=0.5, lambda2=1.0, norm="l1"), elastic),
-    "elastic without l2": (lambda: ElasticGNN(5, 4, 4, 6, lambda1=0.5, lambda2=0.0), elastic),
-    "elastic, a wide ball": (lambda: ElasticGNN(5, 4, 4, 6, lambda1=1e3), elastic),
-    "airgnn": (lambda: AirGNN(5, 4, 4, 6, lam=0.6), air),
-    "airgnn without residual": (lambda: AirGNN(5, 4, 4, 6, lam=0.0), air),
-    "rung": (lambda: RUNG(5, 4, 4, 6, gamma=2.0), rung),
-    "rung l1": (lambda: RUNG(5, 4, 4, 6, gamma=math.inf, lam_hat=0.7), rung),
+    "elastic l21": (lambda: ElasticGNN(5, 4, 4, num_layers=6, lambda1=0.8, lambda2=2.0), elastic),
+    "elastic l1": (lambda: ElasticGNN(5, 4, 4, num_layers=6, lambda1=0.5, lambda2=1.0, norm="l1"), elastic),
+    "elastic without l2": (lambda: ElasticGNN(5, 4, 4, num_layers=6, lambda1=0.5, lambda2=0.0), elastic),
+    "elastic, a wide ball": (lambda: ElasticGNN(5, 4, 4, num_layers=6, lambda1=1e3), elastic),
+    "airgnn": (lambda: AirGNN(5, 4, 4, num_layers=6, lam=0.6), air),
+    "airgnn without residual": (lambda: AirGNN(5, 4, 4, num_layers=6, lam=0.0), air),
+    "rung": (lambda: RUNG(5, 4, 4, num_layers=6, gamma=2.0), rung),
+    "rung l1": (lambda: RUNG(5, 4, 4, num_layers=6, gamma=math.inf, lam_hat=0.7), rung),
     "softmedian": (lambda: SoftMedianGCN(5, 4, 4), soft_median),
     "softmedian, cold": (lambda: SoftMedianGCN(5, 4, 4, temperature=1e-3), soft_median),
 }
@@ -162,7 +162,7 @@ def test_gradients_where_all_features_are_alike(name: str) -> None:
 def test_weights_of_rung_are_held_fixed_in_the_gradient() -> None:
     """After one layer, the derivative is that of the linear map with W as it stands."""
     x, adj, dense = problem("random 33")
-    model = RUNG(5, 4, 4, 1, gamma=2.0)
+    model = RUNG(5, 4, 4, num_layers=1, gamma=2.0)
     x = x[:1].requires_grad_()
     (ours,) = torch.autograd.grad(model.propagate(x, adj).square().sum(), x)
     degree, start = dense.sum(1, keepdim=True), x[0].detach()
@@ -182,7 +182,7 @@ class TestObjectives:
         for norm in ("l21", "l1"):
 
             def value(layers: int, norm: str = norm) -> float:
-                f = ElasticGNN(5, 4, 4, layers, 0.7, 2.0, norm=norm).propagate(x, adj)[0]  # type: ignore[arg-type]
+                f = ElasticGNN(5, 4, 4, num_layers=layers, lambda1=0.7, lambda2=2.0, norm=norm).propagate(x, adj)[0]  # type: ignore[arg-type]
                 rows = (delta @ f).norm(dim=1).sum() if norm == "l21" else (delta @ f).abs().sum()
                 return float(0.7 * rows + torch.trace(f.t() @ laplacian @ f) + (f - x[0]).square().sum() / 2)
 
@@ -195,7 +195,7 @@ class TestObjectives:
         laplacian = torch.eye(33, dtype=F64) - sym(dense)
 
         def value(layers: int) -> float:
-            f = AirGNN(5, 4, 4, layers, lam=0.6).propagate(x, adj)[0]
+            f = AirGNN(5, 4, 4, num_layers=layers, lam=0.6).propagate(x, adj)[0]
             return float(0.6 * (f - x[0]).norm(dim=1).sum() + 0.4 * torch.trace(f.t() @ laplacian @ f))
 
         values = [value(layers) for layers in range(12)]
@@ -208,7 +208,7 @@ class TestObjectives:
         i, j = dense.triu(1).nonzero().t()
 
         def value(layers: int) -> float:
-            model = RUNG(5, 4, 4, layers, gamma=gamma)
+            model = RUNG(5, 4, 4, num_layers=layers, gamma=gamma)
             f = model.propagate(x, adj)[0]
             y = ((f / root)[i] - (f / root)[j]).square().sum(1).add(SMOOTHING).sqrt().clamp(max=gamma)
             return float((y - y.square() / (2 * gamma)).sum() + model.lam * (f - x[0]).square().sum())
@@ -221,23 +221,23 @@ class TestIdentities:
     def test_elastic_without_l1_is_appnp(self) -> None:
         _, edge_index = AWKWARD["random 33"]
         x, adj, _ = problem("random 33")
-        out = ElasticGNN(5, 4, 4, 7, lambda1=0.0, lambda2=3.0).propagate(x, adj)
+        out = ElasticGNN(5, 4, 4, num_layers=7, lambda1=0.0, lambda2=3.0).propagate(x, adj)
         torch.testing.assert_close(out[0], PyGAPPNP(K=7, alpha=0.25)(x[0], edge_index), rtol=1e-6, atol=1e-6)
 
     def test_air_without_residual_is_a_power_of_the_average(self) -> None:
         x, adj, dense = problem("random 33")
-        out = AirGNN(5, 4, 4, 5, lam=0.0).propagate(x, adj)
+        out = AirGNN(5, 4, 4, num_layers=5, lam=0.0).propagate(x, adj)
         torch.testing.assert_close(out, torch.linalg.matrix_power(sym(dense), 5) @ x, **CLOSE)
 
     def test_air_with_nearly_all_residual_is_the_mlp(self) -> None:
         x, adj, _ = problem("random 33")
-        assert torch.equal(AirGNN(5, 4, 4, 5, lam=0.999).propagate(x, adj), x)
+        assert torch.equal(AirGNN(5, 4, 4, num_layers=5, lam=0.999).propagate(x, adj), x)
 
     def test_rung_where_features_hardly_differ_is_appnp(self) -> None:
         """There W is one number c on all edges, and the fixed point is APPNP's with λ/c in place of λ."""
         x, adj, _ = problem("random 33")
         x = 1e-7 * x
-        model = RUNG(5, 4, 4, 400, gamma=2.0)
+        model = RUNG(5, 4, 4, num_layers=400, gamma=2.0)
         lam = model.lam / (0.5 / math.sqrt(SMOOTHING) - 0.5 / model.gamma)
         weight = adj.sym_weight(F64)
         h = x
@@ -247,7 +247,7 @@ class TestIdentities:
 
     def test_rung_cuts_edges_longer_than_gamma(self) -> None:
         x, adj, _ = problem("random 33")
-        torch.testing.assert_close(RUNG(5, 4, 4, 5, gamma=0.11).propagate(1e3 * x, adj), 1e3 * x, **CLOSE)
+        torch.testing.assert_close(RUNG(5, 4, 4, num_layers=5, gamma=0.11).propagate(1e3 * x, adj), 1e3 * x, **CLOSE)
 
     def test_a_hot_soft_median_is_gcn(self) -> None:
         n, edge_index = AWKWARD["random 33"]
@@ -342,9 +342,9 @@ BAD = {
     "lambda1": ("0 or more and finite; they are -1 and 3", lambda: ElasticGNN(3, 3, 3, lambda1=-1)),
     "lambda2": ("finite; they are 9.0 and nan", lambda: ElasticGNN(3, 3, 3, lambda2=math.nan)),
     "norm": ("norm must be l21 or l1; it is 'l2'", lambda: ElasticGNN(3, 3, 3, norm="l2")),  # type: ignore[arg-type]
-    "depth of Elastic": ("0 or more; it is -1", lambda: ElasticGNN(3, 3, 3, num_layers=-1)),
-    "depth of Air": ("0 or more; it is -1", lambda: AirGNN(3, 3, 3, num_layers=-1)),
-    "depth of RUNG": ("0 or more; it is -1", lambda: RUNG(3, 3, 3, num_layers=-1)),
+    "depth of Elastic": ("num_layers must be .* from 0 to .*; it is -1", lambda: ElasticGNN(3, 3, 3, num_layers=-1)),
+    "depth of Air": ("num_layers must be .* from 0 to .*; it is -1", lambda: AirGNN(3, 3, 3, num_layers=-1)),
+    "depth of RUNG": ("num_layers must be .* from 0 to .*; it is -1", lambda: RUNG(3, 3, 3, num_layers=-1)),
     "lam": (r"lie in \[0, 1\); it is 1", lambda: AirGNN(3, 3, 3, lam=1.0)),
     "gamma": ("gamma must be above 0; it is 0", lambda: RUNG(3, 3, 3, gamma=0)),
     "lam_hat": (r"lie in \(0, 1\); it is 1", lambda: RUNG(3, 3, 3, lam_hat=1)),

@@ -190,10 +190,10 @@ def test_dropout_of_sparse_features_in_the_block(x: Tensor) -> None:
 
 
 BAD = {
-    "no layers": ("at least one layer; 0 were asked for", lambda: MLPBlock(3, 3, 3, 0, 0.5)),
-    "no inputs": ("at least one channel.*0", lambda: Linear(0, 3)),
-    "no outputs": ("at least one channel.*0", lambda: Linear(3, 0)),
-    "negative width": ("at least one channel.*-2", lambda: MLPBlock(3, -2, 3, 2, 0.5)),
+    "no layers": ("num_layers must be a whole number from 1 to .*; it is 0", lambda: MLPBlock(3, 3, 3, 0, 0.5)),
+    "no inputs": ("channels must be a whole number from 1 .*; it is 0", lambda: Linear(0, 3)),
+    "no outputs": ("channels must be a whole number from 1 .*; it is 0", lambda: Linear(3, 0)),
+    "negative width": ("channels must be a whole number from 1 .*; it is -2", lambda: MLPBlock(3, -2, 3, 2, 0.5)),
 }
 
 

@@ -88,7 +88,7 @@ class TestPeers:
     def test_sgc(self, graph: str, weighted: bool, dense: bool) -> None:
         x, edge_index, weight = problem(graph, weighted, dense)
         for steps in (1, 2, 5):
-            ours, peer = SGC(50, 3, steps).to(F64), SGConv(50, 3, K=steps).to(F64)
+            ours, peer = SGC(50, 3, num_layers=steps).to(F64), SGConv(50, 3, K=steps).to(F64)
             peer.lin = of_torch(ours.linear)
             torch.testing.assert_close(ours(x, edge_index, weight), peer(x, edge_index, weight), **CLOSE)
 
@@ -136,7 +136,9 @@ class TestPeers:
         x, edge_index, weight = problem(graph, weighted, dense)
         alpha = 0.15
         scheme = Scheme(structure="frozen", normalization="sym")
-        frozen = ASGNN(50, 8, 3, 10, params=ASMPParams(lam=1 / alpha - 1), scheme=scheme, constraint="free").to(F64)
+        frozen = ASGNN(
+            50, 8, 3, num_layers=10, params=ASMPParams(lam=1 / alpha - 1), scheme=scheme, constraint="free"
+        ).to(F64)
         ours = APPNP(50, 8, 3, alpha=alpha).to(F64)
         ours.mlp.load_state_dict(frozen.mlp.state_dict())
         torch.testing.assert_close(ours.eval()(x, edge_index, weight), frozen.eval()(x, edge_index, weight), **CLOSE)
@@ -199,15 +201,21 @@ def test_dropout_of_a_model_is_decided_by_its_stream(name: str) -> None:
 BAD = {
     "alpha 0": (r"\(0, 1\]; it is 0", lambda: APPNP(3, 3, 3, alpha=0)),
     "alpha NaN": (r"\(0, 1\]; it is nan", lambda: APPNP(3, 3, 3, alpha=float("nan"))),
-    "depth of APPNP": ("layers must be 0 or more; it is -1", lambda: APPNP(3, 3, 3, num_layers=-1)),
-    "depth of ASGNN": ("layers must be 0 or more; it is -1", lambda: ASGNN(3, 3, 3, num_layers=-1)),
+    "depth of APPNP": (
+        "num_layers must be .* from 0 to .*; it is -1",
+        lambda: APPNP(3, 3, 3, num_layers=-1),
+    ),
+    "depth of ASGNN": (
+        "num_layers must be .* from 0 to .*; it is -1",
+        lambda: ASGNN(3, 3, 3, num_layers=-1),
+    ),
     "dropout": ("dropout rate", lambda: GCN(3, 3, 3, dropout=1.5)),
-    "depth of SGC": ("layers must be 0 or more; it is -1", lambda: SGC(3, 3, -1)),
-    "heads": ("at least one head", lambda: GAT(3, 3, 3, heads=0)),
-    "rank": ("rank must be 1 or more; it is 0", lambda: GCNSVD(3, 3, 3, rank=0)),
+    "depth of SGC": ("num_layers must be .* from 0 to .*; it is -1", lambda: SGC(3, 3, num_layers=-1)),
+    "heads": ("heads must be a whole number from 1", lambda: GAT(3, 3, 3, heads=0)),
+    "rank": ("rank must be a whole number from 1 to .*; it is 0", lambda: GCNSVD(3, 3, 3, rank=0)),
     "threshold": (r"must lie in \[-1, 1\]; it is nan", lambda: GCNJaccard(3, 3, 3, threshold=float("nan"))),
-    "MLP without layers": ("at least one layer", lambda: MLP(3, 3, 3, num_layers=0)),
-    "no features": ("at least one channel", lambda: GCN(0, 3, 3)),
+    "MLP without layers": ("num_layers must be a whole number from 1", lambda: MLP(3, 3, 3, num_layers=0)),
+    "no features": ("channels must be a whole number from 1", lambda: GCN(0, 3, 3)),
 }
 
 

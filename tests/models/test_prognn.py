@@ -33,7 +33,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 
 def model(seed: int = 0, dropout: float = 0.0, **options: object) -> ProGNN:
-    out = ProGNN(WORDS, 8, CLASSES, dropout, **options).to(F64)  # type: ignore[arg-type]
+    out = ProGNN(WORDS, 8, CLASSES, dropout=dropout, **options).to(F64)  # type: ignore[arg-type]
     out.reset_parameters(torch.Generator().manual_seed(seed))
     return out
 
@@ -176,7 +176,7 @@ def test_false_edges_lose_weight(seed: int) -> None:
     share = torch.where(y.unsqueeze(1) == torch.arange(words) % 2, 0.3, 0.05)
     x = (torch.rand(n, words, generator=rng) < share).to(F64)
     data = Data(x=x, edge_index=undirected((true | false).nonzero().t(), n), y=y)
-    ours = ProGNN(words, 8, 2, 0.0, structure_lr=0.03).to(F64)
+    ours = ProGNN(words, 8, 2, dropout=0.0, structure_lr=0.03).to(F64)
     ours.reset_parameters(torch.Generator().manual_seed(seed))
     nodes = torch.arange(n)
     fit(ours, data, TrainConfig(100, lr=0.01), split=Split(nodes[:12], nodes[12:30], nodes[30:]))
@@ -210,7 +210,7 @@ BAD = {
     "alpha": ("alpha must be 0 or more, and finite; it is -1", {"alpha": -1.0}),
     "beta": ("beta must be 0 or more, and finite; it is nan", {"beta": float("nan")}),
     "rate": ("structure_lr must be 0 or more, and finite; it is inf", {"structure_lr": float("inf")}),
-    "steps": ("a step or more", {"inner_steps": 0}),
+    "steps": ("inner_steps must be a whole number from 1", {"inner_steps": 0}),
     "method": ("must be exact, products or None; it is 'svd'", {"method": "svd"}),
 }
 

@@ -55,22 +55,24 @@ CONFIGS = (
 SHARES = ((0.2, 0.2), (0.1, 0.3), (0.4, 0.1), (0.2, 0.25))
 
 MODELS: dict[str, Callable[[int], NodeClassifier]] = {
-    "asgnn": lambda i: ASGNN(WORDS, 8, CLASSES, 4, DROPOUT[i], params=PARAMS[i]),
-    "asgnn paper": lambda i: ASGNN(WORDS, 8, CLASSES, 4, DROPOUT[i], params=PARAMS[i], scheme=Scheme("paper")),
-    "gcn": lambda i: GCN(WORDS, 8, CLASSES, DROPOUT[i]),
-    "gcn-jaccard": lambda i: GCNJaccard(WORDS, 8, CLASSES, DROPOUT[i], threshold=0.05),
-    "gcn-svd": lambda i: GCNSVD(WORDS, 8, CLASSES, DROPOUT[i], rank=6),
+    "asgnn": lambda i: ASGNN(WORDS, 8, CLASSES, num_layers=4, dropout=DROPOUT[i], params=PARAMS[i]),
+    "asgnn paper": lambda i: ASGNN(
+        WORDS, 8, CLASSES, num_layers=4, dropout=DROPOUT[i], params=PARAMS[i], scheme=Scheme("paper")
+    ),
+    "gcn": lambda i: GCN(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "gcn-jaccard": lambda i: GCNJaccard(WORDS, 8, CLASSES, dropout=DROPOUT[i], threshold=0.05),
+    "gcn-svd": lambda i: GCNSVD(WORDS, 8, CLASSES, dropout=DROPOUT[i], rank=6),
     "sgc": lambda i: SGC(WORDS, CLASSES),
-    "gat": lambda i: GAT(WORDS, 4, CLASSES, 3, DROPOUT[i]),
-    "appnp": lambda i: APPNP(WORDS, 8, CLASSES, 5, dropout=DROPOUT[i]),
+    "gat": lambda i: GAT(WORDS, 4, CLASSES, heads=3, dropout=DROPOUT[i]),
+    "appnp": lambda i: APPNP(WORDS, 8, CLASSES, num_layers=5, dropout=DROPOUT[i]),
     "mlp": lambda i: MLP(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
-    "elastic": lambda i: ElasticGNN(WORDS, 8, CLASSES, 5, lambda1=0.5, dropout=DROPOUT[i]),
-    "airgnn": lambda i: AirGNN(WORDS, 8, CLASSES, 5, lam=0.2, dropout=DROPOUT[i]),
+    "elastic": lambda i: ElasticGNN(WORDS, 8, CLASSES, num_layers=5, lambda1=0.5, dropout=DROPOUT[i]),
+    "airgnn": lambda i: AirGNN(WORDS, 8, CLASSES, num_layers=5, lam=0.2, dropout=DROPOUT[i]),
     "softmedian": lambda i: SoftMedianGCN(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
     "gnnguard": lambda i: GNNGuard(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
-    "rung": lambda i: RUNG(WORDS, 8, CLASSES, 5, gamma=2.0, dropout=DROPOUT[i]),
-    "prognn": lambda i: ProGNN(WORDS, 8, CLASSES, DROPOUT[i], method="exact"),
-    "prognn by products": lambda i: ProGNN(WORDS, 8, CLASSES, DROPOUT[i], method="products"),
+    "rung": lambda i: RUNG(WORDS, 8, CLASSES, num_layers=5, gamma=2.0, dropout=DROPOUT[i]),
+    "prognn": lambda i: ProGNN(WORDS, 8, CLASSES, dropout=DROPOUT[i], method="exact"),
+    "prognn by products": lambda i: ProGNN(WORDS, 8, CLASSES, dropout=DROPOUT[i], method="products"),
 }
 
 

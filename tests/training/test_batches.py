@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from asgnn.errors import DivergedWarning
 from asgnn.graphs import Split
 from asgnn.training import Fit, Trial, fit, fit_many
 from tests.training.problem import MODELS, four, graph, trial
@@ -136,7 +137,9 @@ def test_a_diverging_trial_does_not_disturb_its_neighbours(name: str, dtype: tor
     data = graph(dtype)
     calm = [trial(name, i, dtype) for i in range(2)]
     wild = trial(name, 2, dtype, lr=1e38 if dtype == torch.float32 else 1e308)
-    first, lost, second = fit_many([calm[0], wild, calm[1]], data)
+    with pytest.warns(DivergedWarning, match="1 of 3 trainings diverged"):
+        first, lost, second = fit_many([calm[0], wild, calm[1]], data)
+    assert [one.diverged for one in (first, lost, second)] == [False, True, False]
     assert not lost.history.val_loss[-1].isfinite()
     assert all(p.isfinite().all() for p in weights(lost))  # its last good weights, or its start
     for i, one in enumerate((first, second)):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
-from asgnn.errors import AsgnnError, GraphError
+from asgnn.errors import AsgnnError, DivergedWarning, GraphError
 from asgnn.graphs import Split, apply_split
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
@@ -138,10 +138,13 @@ def test_ties_are_broken_by_the_loss() -> None:
 
 
 def test_never_finite_keeps_the_start() -> None:
-    one = trial("gcn", 0, lr=math.inf)
+    one = trial("gcn", 0, lr=1e308)
     start = [p.detach().clone() for p in one.model.parameters()]
-    result = fit(one.model, graph(), one.config, split=one.split)
+    with pytest.warns(DivergedWarning):
+        result = fit(one.model, graph(), one.config, split=one.split)
     assert result.best_epoch == 0
+    assert result.diverged
+    assert repr(result).startswith("Fit(GCN, diverged, epoch 0 of 15, ")
     assert result.val_accuracy == -1
     assert all(torch.equal(p, q) for p, q in zip(result.model.parameters(), start, strict=True))
 
@@ -188,7 +191,7 @@ def test_accuracy_is_the_share_of_hits() -> None:
     nodes = torch.tensor([0, 5, 7, 40])
     assert accuracy(model.train(), data, nodes) == sum(hits[i] for i in nodes.tolist()) / 4
     assert not model.training
-    with pytest.raises(GraphError, match="no nodes to take an accuracy over"):
+    with pytest.raises(GraphError, match="At least one of the nodes must be given"):
         accuracy(model, data, nodes[:0])
 
 
@@ -279,10 +282,10 @@ NAN_X = graph(torch.float32).x.clone()
 NAN_X[3, 5] = torch.nan
 BAD_DATA = {
     "not a graph": ("must be a torch_geometric", lambda: None),
-    "no masks": ("no train_mask, val_mask and test_mask", lambda: graph(torch.float32)),
-    "one mask missing": ("no train_mask, val_mask and test_mask", lambda: changed(val_mask=None)),
-    "several splits": ("carries several splits", lambda: changed(**masks(3))),
-    "empty split": ("val part of the split is empty", lambda: changed(val_mask=torch.zeros(NODES, dtype=torch.bool))),
+    "no masks": ("has no train_mask", lambda: graph(torch.float32)),
+    "one mask missing": ("has no val_mask", lambda: changed(val_mask=None)),
+    "several splits": ("has 3 splits", lambda: changed(**masks(3))),
+    "empty split": ("val_mask selects no node", lambda: changed(val_mask=torch.zeros(NODES, dtype=torch.bool))),
     "overlapping masks": ("Node 0 is in both", lambda: changed(val_mask=NODE < 4, train_mask=NODE < 2)),
     "masks of numbers": ("a mask must be bool", lambda: changed(val_mask=torch.ones(NODES))),
     "one class": ("at least two classes", lambda: changed(y=torch.ones(NODES, dtype=torch.int64))),
@@ -355,16 +358,19 @@ def test_a_bad_split_of_one_trial_stops_all_before_they_start(case: str) -> None
 
 
 BAD_SETTINGS = {
-    "no epochs": ("at least one epoch; epochs is 0", lambda: TrainConfig(epochs=0)),
+    "no epochs": ("whole number from 1 to .*; it is 0", lambda: TrainConfig(epochs=0)),
     "part of an epoch": ("whole number.*1.5", lambda: TrainConfig(epochs=1.5)),  # type: ignore[arg-type]
-    "negative rate": ("lr must be 0 or more; it is -0.1", lambda: TrainConfig(lr=-0.1)),
-    "rate of NaN": ("lr must be 0 or more; it is nan", lambda: TrainConfig(lr=math.nan)),
+    "negative rate": ("lr must be 0 or more, and finite; it is -0.1", lambda: TrainConfig(lr=-0.1)),
+    "rate of NaN": ("lr must be 0 or more, and finite; it is nan", lambda: TrainConfig(lr=math.nan)),
+    "infinite rate": ("lr must be 0 or more, and finite; it is inf", lambda: TrainConfig(lr=math.inf)),
+    "a rate that is no number": ("it is 'high'", lambda: TrainConfig(lr="high")),  # type: ignore[arg-type]
+    "a seed too large": ("seed must be a whole number", lambda: TrainConfig(seed=2**62)),
     "negative decay": ("weight_decay must be 0 or more", lambda: TrainConfig(weight_decay=-1)),
     "negative rate of scalars": ("scalar_lr must be 0 or more", lambda: TrainConfig(scalar_lr=-1)),
     "batches of none": ("batch_size must be 1 or more; it is 0", lambda: fit_many(four("gcn"), graph(), batch_size=0)),
     "negative batches": ("batch_size must be 1 or more", lambda: fit_many(four("gcn"), graph(), batch_size=-1)),
     "one model twice": ("share one model", lambda: fit_many([trial("gcn", 0)] * 2, graph())),
-    "a stack": ("can be stacked", lambda: fit(stack([trial("gcn", 0).model]), graph(), split=SPLIT)),
+    "a stack": ("can share a batch", lambda: fit(stack([trial("gcn", 0).model]), graph(), split=SPLIT)),
     "nothing to learn": ("no parameter that can be trained", lambda: fit(nn.Identity(), graph(), split=SPLIT)),
 }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from asgnn.errors import ConfigError
+from asgnn.settings import PER_TRIAL
 
 Objective = Literal["paper", "degree"]
 SupportKind = Literal["edges", "dense"]
@@ -37,12 +38,12 @@ class ASMPParams:
         eta2: η₂, the structure step; ``None`` takes 1/(2(γ+μ₂)), the exact minimiser of ``objective="degree"``.
     """
 
-    lam: Scalar = 2.6
-    gamma: Scalar = 2.8
-    mu1: Scalar = 0.0088
-    mu2: Scalar = 0.01
-    eta1: Scalar | None = None
-    eta2: Scalar | None = 0.023
+    lam: Annotated[Scalar, PER_TRIAL] = 2.6
+    gamma: Annotated[Scalar, PER_TRIAL] = 2.8
+    mu1: Annotated[Scalar, PER_TRIAL] = 0.0088
+    mu2: Annotated[Scalar, PER_TRIAL] = 0.01
+    eta1: Annotated[Scalar | None, PER_TRIAL] = None
+    eta2: Annotated[Scalar | None, PER_TRIAL] = 0.023
 
     def resolved(self) -> tuple[Scalar, Scalar, Scalar, Scalar, Scalar, Scalar]:
         """The six values in the order of :data:`SCALARS`, with the step sizes filled in."""

@@ -19,10 +19,10 @@ from asgnn.attacks.checkpoint import Checkpoint, FileCheckpoint
 from asgnn.errors import ConfigError
 from asgnn.experiments.machine import machine
 from asgnn.experiments.measure import Graph, find_split, load_graph
-from asgnn.experiments.standin import Setting, settings_of
 from asgnn.experiments.values import PER_TARGET, TAKES, Attack, Case, SplitName, regular_file
 from asgnn.graphs import Perturbation, Split, diff
 from asgnn.progress import Progress
+from asgnn.settings import Setting, settings_of
 from asgnn.version import __version__
 
 METHODS: dict[str, Callable[..., Perturbation]] = {

@@ -16,11 +16,11 @@ from asgnn.experiments.figures import ROWS, series_of
 from asgnn.experiments.machine import machine
 from asgnn.experiments.measure import load_graph
 from asgnn.experiments.questions import Plan, Question
-from asgnn.experiments.standin import recipe
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import Case, Choice, Outcome, SplitName, Training
 from asgnn.graphs import DATASETS, Perturbation
 from asgnn.graphs.own import LARGEST_RATE
+from asgnn.training import recipe
 
 LARGEST_BATCH = {"cpu": 16, "cuda": 1024}
 
@@ -105,7 +105,7 @@ class Engine:
         groups: dict[object, dict[str, Training]] = {}
         for training in trainings:
             known = recipe(training.model).settings
-            fixed = tuple((name, value) for name, value in training.settings if not known[name].per_trial)
+            fixed = tuple(one for one in training.settings if one[0] not in known or not known[one[0]].per_trial)
             groups.setdefault((_graph_of(training.case), training.model, fixed), {})[training.key] = training
         size = self.largest or LARGEST_BATCH[torch.device(self.device).type]
         out = []

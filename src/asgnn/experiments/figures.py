@@ -10,9 +10,9 @@ from torch import Tensor
 
 from asgnn.experiments.measure import Graph, load_graph, train
 from asgnn.experiments.values import Choice, Series, trainings_of
+from asgnn.graphs import prepare
 from asgnn.graphs.keys import contains, to_keys
 from asgnn.models import ASGNN
-from asgnn.training.evaluate import graph_inputs
 
 # the name of a figure → the kind of series it is drawn from
 FIGURES = {"figure-convergence": "objective", "figure-structure": "weights"}
@@ -40,7 +40,7 @@ def series_of(
 
 def objective(model: ASGNN, graph: Graph) -> dict[str, object]:
     """The objective, term by term, at the start and after each layer, for more layers than it was trained with."""
-    seen = model.structure(*graph_inputs(model, graph.data, next(model.parameters()).device), num_layers=DEEPER)
+    seen = model.structure(*prepare(graph.data, next(model.parameters()).device), num_layers=DEEPER)
     last = {term.layer: term for term in seen.objective}  # of a layer's half-steps, the last
     terms = [{name: float(getattr(term, name)) for name in TERMS} for term in last.values()]
     return {"trained": model.asmp.num_layers, "terms": terms}
@@ -48,7 +48,7 @@ def objective(model: ASGNN, graph: Graph) -> dict[str, object]:
 
 def weights(model: ASGNN, graph: Graph) -> dict[str, object]:
     """How the weights of given and of added edges are spread, at the start and after each layer."""
-    seen = model.structure(*graph_inputs(model, graph.data, next(model.parameters()).device))
+    seen = model.structure(*prepare(graph.data, next(model.parameters()).device))
     edges = seen.edge_index.cpu()
     false = torch.zeros(edges.size(1), dtype=torch.bool)
     if graph.flips is not None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-from asgnn.errors import ConfigError, DataUnavailable
+from asgnn.errors import ConfigError, DataUnavailable, DivergedWarning
 from asgnn.experiments.machine import machine
-from asgnn.experiments.standin import recipe
 from asgnn.experiments.values import Case, Outcome, SplitName, Training, regular_file
 from asgnn.graphs import (
     Perturbation,
@@ -25,13 +24,15 @@ from asgnn.graphs import (
     load_dataset,
     load_own,
     load_poisoned,
+    prepare,
     published_split,
     random_split,
 )
 from asgnn.models import ASGNN
+from asgnn.models.foreign import as_model
 from asgnn.progress import Progress
-from asgnn.training import Fit, fit_many
-from asgnn.training.evaluate import edge_auc, graph_inputs
+from asgnn.training import Fit, fit_many, recipe
+from asgnn.training.evaluate import edge_auc
 from asgnn.version import __version__
 
 
@@ -112,11 +113,13 @@ def train(
         trials.append(recipe(one.model, **settings).trial(graph.data, splits[one.case.split], one.seed))
     also_on = [] if graph.flips is None else [graph.clean]
     began = time.perf_counter()
-    fits = fit_many(trials, graph.data, device=device, also_on=also_on, progress=progress)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergedWarning)  # it is a figure of the outcome
+        fits = fit_many(trials, graph.data, device=device, also_on=also_on, progress=progress)
     each, where = (time.perf_counter() - began) / len(fits), machine(device)
     out = []
     for training, trial, fit in zip(trainings, trials, fits, strict=True):
-        scalars = trial.model.scalar_values()
+        scalars = as_model(trial.model).scalar_values()
         figures = _figures(fit, graph) | (_edge_auc(fit, graph, device) if edge_aucs else {})
         out.append(Trained(Outcome(training, figures, each, fit.batch, where, __version__, scalars), fit))
     return out
@@ -146,5 +149,4 @@ def _edge_auc(fit: Fit, graph: Graph, device: str) -> dict[str, float]:
     added = None if graph.flips is None else graph.flips.added(graph.clean)
     if not isinstance(fit.model, ASGNN) or added is None or added.size(1) == 0:
         return {}
-    inputs = graph_inputs(fit.model, graph.data, torch.device(device))
-    return {"edge_auc": edge_auc(fit.model.structure(*inputs), added)}
+    return {"edge_auc": edge_auc(fit.model.structure(*prepare(graph.data, device)), added)}

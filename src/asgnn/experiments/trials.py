@@ -9,10 +9,10 @@ from typing import Any
 
 from asgnn.experiments.engine import Engine
 from asgnn.experiments.executors import local
-from asgnn.experiments.standin import recipe
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import Case, Outcome, Settings, check_trials, trainings_of
 from asgnn.progress import Progress
+from asgnn.training import recipe
 
 MEANS = {"test": 3, "val": 3, "target": 3, "edge_auc": 4}  # figures and the digits of their means
 

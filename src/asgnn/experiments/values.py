@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from asgnn.errors import ConfigError
-from asgnn.experiments.standin import Setting
 from asgnn.graphs import (
     OWN_FLIPS,
     POISONED,
@@ -22,6 +21,7 @@ from asgnn.graphs import (
     own_split,
     published,
 )
+from asgnn.settings import Setting
 
 Value = bool | int | float | str | None
 Settings = tuple[tuple[str, Value], ...]

@@ -12,6 +12,7 @@ from asgnn.graphs.convert import (
 from asgnn.graphs.datasets import DATASETS, Dataset, available, find_dataset, load_dataset
 from asgnn.graphs.flips import POISONED, Perturbation, diff, load_poisoned, published
 from asgnn.graphs.own import OWN_FLIPS, load_own, own_source, own_split
+from asgnn.graphs.prepare import prepare
 from asgnn.graphs.sources import Source, fetch, read_npz
 from asgnn.graphs.splits import PUBLISHED_SPLITS, Split, apply_split, published_split, random_split, split_of
 
@@ -42,6 +43,7 @@ __all__ = [
     "num_classes",
     "own_source",
     "own_split",
+    "prepare",
     "published",
     "published_split",
     "random_split",

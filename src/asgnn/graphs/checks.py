@@ -44,7 +44,7 @@ def validate(data: Data, *, need_labels: bool = True, need_split: bool = False) 
         need_split: Also ask for ``train_mask``, ``val_mask`` and ``test_mask``, each with a labelled node.
     """
     _check_type(data)
-    _check_features(getattr(data, "x", None))
+    check_features(getattr(data, "x", None))
     num_nodes = nodes_of(data)
     check_edges(getattr(data, "edge_index", None), num_nodes)
     check_weights(getattr(data, "edge_weight", None), data.edge_index.size(1))
@@ -155,7 +155,8 @@ def _first(mask: Tensor) -> list[int]:
     return place
 
 
-def _check_features(value: Any) -> None:
+def check_features(value: Any) -> None:
+    """Raises unless ``value`` is N×F finite floats. Time O(NF)."""
     x = _tensor(value, "x", "set data.x to the N×F float features, or use torch.eye(N) where there are none")
     if x.dim() != 2:
         raise GraphError(f"x must have two dimensions, nodes × features, and has shape {tuple(x.shape)}.")
@@ -336,3 +337,19 @@ def check_split(split: Split, nodes: int | Data) -> None:
             raise GraphError(
                 f"Node {node} in the {part} part of the split has no label; asgnn.graphs.split_of leaves them out."
             )
+
+
+def node_numbers(nodes: Tensor, num_nodes: int, kind: str = "") -> Tensor:
+    """A set of nodes as sorted numbers on the CPU; takes numbers or a mask. ``kind`` names it in the sentences."""
+    named = f"{kind} nodes" if kind else "nodes"
+    if isinstance(nodes, Tensor) and nodes.dtype == torch.bool and nodes.shape == (num_nodes,):
+        nodes = nodes.nonzero().squeeze(1)
+    if not isinstance(nodes, Tensor) or nodes.dtype != torch.int64 or nodes.dim() != 1:
+        raise GraphError(f"The {named} must be an int64 tensor of node numbers or a bool mask over the nodes.")
+    nodes = nodes.cpu().unique()
+    if nodes.numel() == 0:
+        raise GraphError(f"At least one of the {named} must be given, and there is none.")
+    if int(nodes[0]) < 0 or int(nodes[-1]) >= num_nodes:
+        wrong = int(nodes[0]) if int(nodes[0]) < 0 else int(nodes[-1])
+        raise GraphError(f"The {named} name node {wrong}, but the nodes are numbered 0 to {num_nodes - 1}.")
+    return nodes

@@ -18,6 +18,7 @@ from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.checks import (
     INTEGERS,
     check_edges,
+    check_features,
     check_pairs,
     check_size,
     check_weights,
@@ -73,12 +74,18 @@ def from_edges(x: Any, edges: Any, y: Any = None) -> Data:
 
 
 def _features(x: Any) -> Tensor:
+    features = _as_tensor(x)
+    check_features(features)
+    return features
+
+
+def _as_tensor(x: Any) -> Tensor:
     if x is None:
         raise GraphError("The graph has no x; give N×F features, or numpy.eye(N) where there are none.")
     default = torch.get_default_dtype()
     if isinstance(x, Tensor):
         features = x.to_dense() if x.layout != torch.strided else x
-        # What is complex is left as it is for validate to name.
+        # What is complex is left as it is for the check to name.
         return features if features.is_floating_point() or features.is_complex() else features.to(default)
     sparse: bool = sp.issparse(x)
     array = x.toarray() if sparse else _array(x, "x")
@@ -178,11 +185,12 @@ def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
         raise GraphError(
             f"adj must be a matrix of real numbers, and is a {type(adj).__name__} of {values.dtype} values."
         )
-    matrix = sp.coo_array(values)
-    if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise GraphError(f"adj must be square, and has shape {matrix.shape}.")
+    if len(values.shape) != 2 or values.shape[0] != values.shape[1]:
+        raise GraphError(f"adj must be square, and has shape {values.shape}.")
+    # SciPy takes fewer dtypes and byte orders than NumPy has.
+    matrix = sp.coo_array(values.astype(np.float64) if isinstance(values, np.ndarray) else values)
     features = _features(x)
-    if features.dim() != 2 or features.size(0) != matrix.shape[0]:
+    if features.size(0) != matrix.shape[0]:
         raise GraphError(
             f"adj is for {matrix.shape[0]} nodes, but x has shape {tuple(features.shape)}: one row a node is needed."
         )
@@ -222,7 +230,7 @@ def from_networkx(graph: Any, x: Any, y: Any = None) -> Data:
     if not isinstance(graph, networkx.Graph):
         raise GraphError(f"graph must be a networkx.Graph, and is a {type(graph).__name__}.")
     features = _features(x)
-    if features.dim() != 2 or features.size(0) != graph.number_of_nodes():
+    if features.size(0) != graph.number_of_nodes():
         raise GraphError(
             f"graph has {graph.number_of_nodes()} nodes, but x has shape {tuple(features.shape)}: "
             f"one row a node is needed."

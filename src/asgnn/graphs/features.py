@@ -136,6 +136,14 @@ class Features:
             return self.dense @ (self.dense.t() @ h)
         return self.by_row @ (self.by_column @ h)
 
+    def to_dense(self) -> Tensor:
+        """(N, F), on the same device."""
+        if self.by_row is None:
+            assert self.dense is not None
+            return self.dense
+        rows = self.by_row
+        return torch.sparse_csr_tensor(rows.crow, rows.col, rows.value, rows.shape, check_invariants=False).to_dense()
+
     def to_scipy(self) -> sp.csr_array:
         """In double precision and without stored zeros, on the CPU."""
         if self.by_row is None:

@@ -185,8 +185,11 @@ def _may_pass(cause: BaseException) -> bool:
 def write_atomic(path: Path, content: bytes) -> None:
     """Writes all of ``content`` to ``path`` or leaves everything as it was; raises OSError.
 
-    The bytes go to a new file in the same folder, to the disk, and then take the name in one step.
+    The bytes go to a new file in the same folder, to the disk, and then take the name in one step. What is there and
+    is no file stays: to put a file in the place of a device would break it for the whole machine.
     """
+    if path.exists() and not path.is_file():
+        raise OSError("it is there and not a file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         # Opened by hand: tempfile would make the result readable by its owner alone.

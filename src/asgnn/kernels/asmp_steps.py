@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from asgnn.kernels.edge_ops import block, rows_of, tile
+from asgnn.kernels.tiles import block, entries_of, rows_of, tile
 
 if TYPE_CHECKING:
     from asgnn.graphs.adjacency import Adjacency
@@ -74,6 +74,7 @@ class DegreeSStep(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         h, x, s, c, given, free = ctx.saved_tensors
         adj, grad = ctx.adj, grad.contiguous()
+        to_given = _to_given(grad, free, c) if ctx.needs_input_grad[4] else None
         to_h, to_x, to_s = torch.empty_like(h), torch.empty_like(h), torch.empty_like(s)
         parts = h.new_empty(5, h.size(0), h.size(2))
         shape, blocks = tile(h)
@@ -81,7 +82,7 @@ class DegreeSStep(torch.autograd.Function):
             adj.crow, adj.col, adj.reverse, given, s, h, x, c, free.view(torch.uint8), grad, to_h, to_x, to_s, parts,
             *h.shape, **shape,
         )  # fmt: skip
-        return to_h, to_x, to_s, parts.sum(1), None, None
+        return to_h, to_x, to_s, parts.sum(1), to_given, None
 
 
 class PaperSStep(torch.autograd.Function):
@@ -105,6 +106,7 @@ class PaperSStep(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         h, s, c, given, free, degree, mean = ctx.saved_tensors
+        to_given = _to_given(grad, free, c) if ctx.needs_input_grad[3] else None
         adj, grad, free = ctx.adj, grad.contiguous(), free.view(torch.uint8)
         to_h, to_s = torch.empty_like(h), torch.empty_like(s)
         parts = h.new_empty(4, h.size(0), h.size(2))
@@ -116,7 +118,12 @@ class PaperSStep(torch.autograd.Function):
         _paper_s_step_back_to_h[h.size(0), blocks](
             adj.crow, adj.col, adj.reverse, s, h, c, free, degree, grad, parts, to_h, *h.shape, MIN=ctx.least, **shape
         )
-        return to_h, to_s, parts.sum(1), None, None, None
+        return to_h, to_s, parts.sum(1), to_given, None, None
+
+
+def _to_given(grad: Tensor, free: Tensor, c: Tensor) -> Tensor:
+    """(E,) the gradient in A, which both structure steps add c₁ times; asked for by attackers, never in training."""
+    return (c[1] * torch.where(free, grad, 0.0)).sum(1)
 
 
 @triton.jit
@@ -143,10 +150,8 @@ def _h_step(
     sum_s = tl.zeros((TRIALS,), dtype=out.dtype.element_ty)
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
-        e = start + tl.arange(0, ENTRIES)
-        there = e < end
-        j = tl.load(col + e, mask=there, other=0)
-        w = tl.load(s + e[:, None] * trials + t[None, :], mask=there[:, None] & real[None, :], other=0.0)
+        _, there, j, place, at = entries_of(col, start, end, t, real, trials, ENTRIES)
+        w = tl.load(s + at, mask=place, other=0.0)
         h_j = rows_of(h, j, there, inside, offset, channels, trials)
         total += tl.sum(w[:, None, :] * h_j, axis=0)
         sum_s += tl.sum(w, axis=0)
@@ -181,15 +186,12 @@ def _h_step_back(
     total = c0[None, :] * g_i
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
-        e = start + tl.arange(0, ENTRIES)
-        there = e < end
-        place = there[:, None] & real[None, :]
-        j = tl.load(col + e, mask=there, other=0)
+        e, there, j, place, at = entries_of(col, start, end, t, real, trials, ENTRIES)
         back = tl.load(reverse + e, mask=there, other=0)
         if TO_S:
             h_j = rows_of(h, j, there, inside, offset, channels, trials)
             found = (c1 / d_i)[None, :] * tl.sum(g_i[None, :, :] * h_j, axis=1) - by_degree[None, :]
-            tl.store(to_s + e[:, None] * trials + t[None, :], found, mask=place)
+            tl.store(to_s + at, found, mask=place)
         g_j = rows_of(grad, j, there, inside, offset, channels, trials)
         d_j = tl.maximum(tl.load(degree + j[:, None] * trials + t[None, :], mask=place, other=1.0), MIN)
         s_ji = tl.load(s + back[:, None] * trials + t[None, :], mask=place, other=0.0)
@@ -251,12 +253,9 @@ def _degree_s_step_back(
     sum_m, sum_ms, sum_ma, sum_mapart = sum_both, sum_both, sum_both, sum_both
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
-        e = start + tl.arange(0, ENTRIES)
-        there = e < end
-        place = there[:, None] & real[None, :]
-        j = tl.load(col + e, mask=there, other=0)
+        e, there, j, place, at = entries_of(col, start, end, t, real, trials, ENTRIES)
         back = tl.load(reverse + e, mask=there, other=0)
-        at, at_back = e[:, None] * trials + t[None, :], back[:, None] * trials + t[None, :]
+        at_back = back[:, None] * trials + t[None, :]
         m = _where_free(grad, free, at, place)
         m_back = _where_free(grad, free, at_back, place)
         tl.store(to_s + at, c0[None, :] * m, mask=place)
@@ -292,10 +291,8 @@ def _paper_s_step(
     sum_sg = sum_s
     begin, end = tl.load(crow + node), tl.load(crow + node + 1)
     for start in range(begin, end, ENTRIES):
-        e = start + tl.arange(0, ENTRIES)
-        there = e < end
-        j = tl.load(col + e, mask=there, other=0)
-        w = tl.load(s + e[:, None] * trials + t[None, :], mask=there[:, None] & real[None, :], other=0.0)
+        e, there, j, place, at = entries_of(col, start, end, t, real, trials, ENTRIES)
+        w = tl.load(s + at, mask=place, other=0.0)
         h_j = rows_of(h, j, there, inside, offset, channels, trials)
         sum_s += tl.sum(w, axis=0)
         sum_sg += tl.sum(w * tl.sum(h_i[None, :, :] * h_j, axis=1), axis=0)
@@ -308,12 +305,8 @@ def _paper_s_step(
     c2 = _row(coefficients, 2, t, trials)[None, :]
     pull = (_row(coefficients, 3, t, trials) / d)[None, :]
     for start in range(begin, end, ENTRIES):
-        e = start + tl.arange(0, ENTRIES)
-        there = e < end
-        place = there[:, None] & real[None, :]
-        j = tl.load(col + e, mask=there, other=0)
+        e, there, j, place, at = entries_of(col, start, end, t, real, trials, ENTRIES)
         h_j = rows_of(h, j, there, inside, offset, channels, trials)
-        at = e[:, None] * trials + t[None, :]
         a = tl.load(given + e, mask=there, other=0.0)[:, None]
         new = c0 * tl.load(s + at, mask=place, other=0.0) + (c1 * a - c2)
         new += pull * (tl.sum(h_i[None, :, :] * h_j, axis=1) - average[None, :])
@@ -339,11 +332,7 @@ def _paper_s_step_back_to_s(
     sum_mg, sum_ms, sum_ma = sum_m, sum_m, sum_m
     begin, end = tl.load(crow + node), tl.load(crow + node + 1)
     for start in range(begin, end, ENTRIES):
-        e = start + tl.arange(0, ENTRIES)
-        there = e < end
-        place = there[:, None] & real[None, :]
-        j = tl.load(col + e, mask=there, other=0)
-        at = e[:, None] * trials + t[None, :]
+        e, there, j, place, at = entries_of(col, start, end, t, real, trials, ENTRIES)
         m = _where_free(grad, free, at, place)
         h_j = rows_of(h, j, there, inside, offset, channels, trials)
         sum_m += tl.sum(m, axis=0)
@@ -356,11 +345,7 @@ def _paper_s_step_back_to_s(
     by_mean = -c3 * sum_m / d
     by_degree = tl.where(sum_s >= MIN, -c3 * sum_mg / (d * d) - by_mean * average / d, 0.0)
     for start in range(begin, end, ENTRIES):
-        e = start + tl.arange(0, ENTRIES)
-        there = e < end
-        place = there[:, None] & real[None, :]
-        j = tl.load(col + e, mask=there, other=0)
-        at = e[:, None] * trials + t[None, :]
+        e, there, j, place, at = entries_of(col, start, end, t, real, trials, ENTRIES)
         m = _where_free(grad, free, at, place)
         h_j = rows_of(h, j, there, inside, offset, channels, trials)
         product = tl.sum(h_i[None, :, :] * h_j, axis=1)
@@ -387,12 +372,9 @@ def _paper_s_step_back_to_h(
     total = tl.zeros((CHANNELS, TRIALS), dtype=s.dtype.element_ty)
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
-        e = start + tl.arange(0, ENTRIES)
-        there = e < end
-        place = there[:, None] & real[None, :]
-        j = tl.load(col + e, mask=there, other=0)
+        e, there, j, place, at = entries_of(col, start, end, t, real, trials, ENTRIES)
         back = tl.load(reverse + e, mask=there, other=0)
-        at, at_back = e[:, None] * trials + t[None, :], back[:, None] * trials + t[None, :]
+        at_back = back[:, None] * trials + t[None, :]
         at_j = j[:, None] * trials + t[None, :]
         m = _where_free(grad, free, at, place)
         m_back = _where_free(grad, free, at_back, place)

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from asgnn.kernels.edge_ops import TILE, block, rows_of, tile
+from asgnn.kernels.tiles import TILE, block, entries_of, rows_of, tile
 
 if TYPE_CHECKING:
     from asgnn.graphs.features import Rows
@@ -87,10 +87,8 @@ def _sum_rows_of(
     total = tl.zeros((CHANNELS, TRIALS), dtype=out.dtype.element_ty)
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
-        e = start + tl.arange(0, ENTRIES)
-        there = e < end
-        place = tl.load(col + e, mask=there, other=0).to(tl.int64)
-        values = rows_of(dense, place, there, inside, offset, channels, trials)
+        e, there, j, _, _ = entries_of(col, start, end, t, real, trials, ENTRIES)
+        values = rows_of(dense, j, there, inside, offset, channels, trials)
         total += tl.sum(tl.load(value + e, mask=there, other=0.0)[:, None, None] * values, axis=0)
     total *= factor
     if SCALED:

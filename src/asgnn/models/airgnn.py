@@ -10,6 +10,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
+from asgnn.settings import PerTrial
 
 
 class AirGNN(NodeClassifier):
@@ -35,16 +36,16 @@ class AirGNN(NodeClassifier):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
+        *,
         num_layers: int = 10,
         lam: float = 0.5,
-        dropout: float = 0.8,
+        dropout: PerTrial = 0.8,
         mlp_layers: int = 2,
     ) -> None:
         super().__init__()
         if not 0 <= lam < 1:
             raise ConfigError(f"lam must lie in [0, 1); it is {lam}.")
         check_depth(num_layers)
-        self.signature = (in_channels, hidden_channels, out_channels, num_layers, lam, mlp_layers)
         self.num_layers, self.lam = num_layers, lam
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
 

@@ -9,6 +9,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
+from asgnn.settings import PerTrial
 
 
 class APPNP(NodeClassifier):
@@ -28,16 +29,16 @@ class APPNP(NodeClassifier):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
+        *,
         num_layers: int = 10,
         alpha: float = 0.1,
-        dropout: float = 0.5,
+        dropout: PerTrial = 0.5,
         mlp_layers: int = 2,
     ) -> None:
         super().__init__()
         if not 0 < alpha <= 1:
             raise ConfigError(f"The teleport probability alpha must lie in (0, 1]; it is {alpha}.")
         check_depth(num_layers)
-        self.signature = (in_channels, hidden_channels, out_channels, num_layers, alpha, mlp_layers)
         self.num_layers, self.alpha = num_layers, alpha
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
 

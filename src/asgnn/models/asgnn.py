@@ -17,6 +17,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
+from asgnn.settings import PerTrial
 
 Constraint = Literal["descent", "positive", "free"]
 
@@ -191,10 +192,10 @@ class ASGNN(NodeClassifier):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
-        num_layers: int = 8,
-        dropout: float = 0.8,
-        mlp_layers: int = 2,
         *,
+        num_layers: int = 8,
+        dropout: PerTrial = 0.8,
+        mlp_layers: int = 2,
         params: ASMPParams | None = None,
         scheme: Scheme | None = None,
         learn: Collection[str] = SCALARS,
@@ -205,15 +206,6 @@ class ASGNN(NodeClassifier):
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
         self.asmp = ASMP(num_layers, params=params, scheme=scheme, learn=learn, constraint=constraint, backend=backend)
         self.repeatable = self.asmp.scheme.support == "edges"  # for a dense support the sign of λ is looked at
-        widths = (in_channels, hidden_channels, out_channels, mlp_layers)
-        self.signature = (
-            *widths,
-            num_layers,
-            self.asmp.scheme,
-            self.asmp.learn,
-            self.asmp.constraint,
-            backend,
-        )
 
     def forward(
         self,

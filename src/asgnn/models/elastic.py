@@ -16,6 +16,7 @@ from asgnn.kernels import load
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
 from asgnn.models.per_graph import once_per_graph
+from asgnn.settings import PerTrial
 
 Norm = Literal["l21", "l1"]
 
@@ -45,10 +46,11 @@ class ElasticGNN(NodeClassifier):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
+        *,
         num_layers: int = 10,
-        lambda1: float = 9.0,
-        lambda2: float = 3.0,
-        dropout: float = 0.5,
+        lambda1: PerTrial = 9.0,
+        lambda2: PerTrial = 3.0,
+        dropout: PerTrial = 0.5,
         mlp_layers: int = 2,
         norm: Norm = "l21",
     ) -> None:
@@ -59,12 +61,13 @@ class ElasticGNN(NodeClassifier):
         if norm not in ("l21", "l1"):
             raise ConfigError(f"norm must be l21 or l1; it is {norm!r}.")
         self.has_dual = lambda1 > 0
-        widths = (in_channels, hidden_channels, out_channels, mlp_layers)
-        self.signature = (*widths, num_layers, norm, self.has_dual)
         self.num_layers, self.norm = num_layers, norm
         for name, value in (("lambda1", lambda1), ("lambda2", lambda2)):
             self.register_buffer(name, torch.tensor(float(value), dtype=torch.float64), persistent=False)
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
+
+    def variant(self) -> bool:
+        return self.has_dual
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         x = self.mlp(features, rng)

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asgnn.asmp.edge_ops import spmm
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
-from asgnn.models.layers import Dropout, Rng
+from asgnn.models.layers import Dropout, Rng, check_channels
+from asgnn.settings import PerTrial, check_count
 
 SLOPE = 0.2
 
@@ -32,10 +32,15 @@ class GAT(NodeClassifier):
     """
 
     def __init__(
-        self, in_channels: int, hidden_channels: int, out_channels: int, heads: int = 8, dropout: float = 0.6
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        *,
+        heads: int = 8,
+        dropout: PerTrial = 0.6,
     ) -> None:
         super().__init__()
-        self.signature = (in_channels, hidden_channels, out_channels, heads)
         self.first = Attention(in_channels, hidden_channels, heads)
         self.second = Attention(hidden_channels * heads, out_channels, 1)
         self.dropout = Dropout(dropout)
@@ -53,11 +58,8 @@ class Attention(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, heads: int) -> None:
         super().__init__()
-        if min(in_channels, out_channels, heads) < 1:
-            raise ConfigError(
-                f"A layer has at least one head and one channel on either side; {heads}, {in_channels} and "
-                f"{out_channels} were asked for."
-            )
+        check_count("heads", heads)
+        check_channels(in_channels, heads * out_channels)
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.weight = nn.Parameter(torch.empty(in_channels, heads * out_channels))
         self.of_row = nn.Parameter(torch.empty(heads, out_channels))

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
-from asgnn.models.layers import Dropout, Linear, Rng
+from asgnn.models.layers import Dropout, Linear, Rng, check_depth
+from asgnn.settings import PerTrial
 
 
 class GCN(NodeClassifier):
@@ -28,12 +28,16 @@ class GCN(NodeClassifier):
     repeatable = True
 
     def __init__(
-        self, in_channels: int, hidden_channels: int, out_channels: int, dropout: float = 0.5, num_layers: int = 2
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        *,
+        dropout: PerTrial = 0.5,
+        num_layers: int = 2,
     ) -> None:
         super().__init__()
-        if num_layers < 2:
-            raise ConfigError(f"A GCN has at least two layers; num_layers is {num_layers}.")
-        self.signature = (in_channels, hidden_channels, out_channels, num_layers)
+        check_depth(num_layers, least=2)
         self.first = Linear(in_channels, hidden_channels)
         self.between = nn.ModuleList(Linear(hidden_channels, hidden_channels) for _ in range(num_layers - 2))
         self.last = Linear(hidden_channels, out_channels)

@@ -12,6 +12,7 @@ from asgnn.graphs.features import Features
 from asgnn.graphs.similarity import edge_similarity
 from asgnn.models.gcn import GCN
 from asgnn.models.per_graph import once_per_graph
+from asgnn.settings import PerTrial
 
 
 class GCNJaccard(GCN):
@@ -31,14 +32,14 @@ class GCNJaccard(GCN):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
-        dropout: float = 0.5,
+        *,
+        dropout: PerTrial = 0.5,
         threshold: float = 0.01,
     ) -> None:
-        super().__init__(in_channels, hidden_channels, out_channels, dropout)
+        super().__init__(in_channels, hidden_channels, out_channels, dropout=dropout)
         if not -1 <= threshold <= 1:
             raise ConfigError(f"The threshold on the likeness of two nodes must lie in [-1, 1]; it is {threshold}.")
         self.threshold = threshold
-        self.signature = (*self.signature, threshold)
 
     def operator(self, features: Features, adj: Adjacency) -> Callable[[Tensor], Tensor]:
         return super().operator(features, without_unlike(features, adj, self.threshold))

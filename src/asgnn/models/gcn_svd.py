@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.low_rank import low_rank
 from asgnn.models.gcn import GCN
 from asgnn.models.per_graph import once_per_graph
+from asgnn.settings import PerTrial, check_count
 
 
 class GCNSVD(GCN):
@@ -28,13 +28,17 @@ class GCNSVD(GCN):
     """
 
     def __init__(
-        self, in_channels: int, hidden_channels: int, out_channels: int, dropout: float = 0.5, rank: int = 50
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        *,
+        dropout: PerTrial = 0.5,
+        rank: int = 50,
     ) -> None:
-        super().__init__(in_channels, hidden_channels, out_channels, dropout)
-        if rank < 1:
-            raise ConfigError(f"The rank must be 1 or more; it is {rank}.")
+        super().__init__(in_channels, hidden_channels, out_channels, dropout=dropout)
+        check_count("rank", rank)
         self.rank = rank
-        self.signature = (*self.signature, rank)
 
     def operator(self, features: Features, adj: Adjacency) -> Callable[[Tensor], Tensor]:
         left, right, loop = normalized_factors(features, adj, self.rank, self.first.weight.dtype)

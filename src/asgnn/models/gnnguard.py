@@ -16,6 +16,7 @@ from asgnn.graphs.similarity import edge_cosine
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Linear, Rng
 from asgnn.models.per_graph import once_per_graph
+from asgnn.settings import PerTrial
 
 
 class GNNGuard(NodeClassifier):
@@ -39,13 +40,13 @@ class GNNGuard(NodeClassifier):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
+        *,
         threshold: float = 0.1,
-        dropout: float = 0.5,
+        dropout: PerTrial = 0.5,
     ) -> None:
         super().__init__()
         if not 0 <= threshold <= 1:
             raise ConfigError(f"The threshold must lie between 0 and 1; it is {threshold}.")
-        self.signature = (in_channels, hidden_channels, out_channels, threshold)
         self.threshold = threshold
         self.first = Linear(in_channels, hidden_channels)
         self.second = Linear(hidden_channels, out_channels)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from asgnn.errors import ConfigError
 from asgnn.graphs.features import Features
 from asgnn.kernels import load
+from asgnn.settings import check_count
 
 
 class Streams:
@@ -65,10 +67,23 @@ Rng = Streams | None
 """The trials' random streams, or ``None`` for ones that torch's global generator starts."""
 
 
-def check_depth(num_layers: int) -> None:
-    """For models whose layers follow an MLP or a linear map, so that none at all is a model, too."""
-    if num_layers < 0:
-        raise ConfigError(f"The number of layers must be 0 or more; it is {num_layers}.")
+MAX_LAYERS = 100_000
+MAX_WEIGHTS = 2**33  # of one layer: 32 GiB; a larger one is a mistake that would show as an out-of-memory error
+
+
+def check_depth(num_layers: int, least: int = 0) -> None:
+    """Raises unless a model can have so many layers; where they follow an MLP, none at all is a model too."""
+    check_count("num_layers", num_layers, least, MAX_LAYERS)
+
+
+def check_channels(in_channels: int, out_channels: int) -> None:
+    """Raises unless a layer can have so many channels on either side."""
+    check_count("The number of channels", in_channels)
+    check_count("The number of channels", out_channels)
+    if in_channels * out_channels > MAX_WEIGHTS:
+        raise ConfigError(
+            f"A layer from {in_channels} to {out_channels} channels has more than the {MAX_WEIGHTS} weights allowed."
+        )
 
 
 class Linear(nn.Module):
@@ -76,10 +91,7 @@ class Linear(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, bias: bool = True) -> None:
         super().__init__()
-        if min(in_channels, out_channels) < 1:
-            raise ConfigError(
-                f"A layer has at least one channel on either side; {in_channels} and {out_channels} were asked for."
-            )
+        check_channels(in_channels, out_channels)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.weight = nn.Parameter(torch.empty(in_channels, out_channels))
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
@@ -111,8 +123,8 @@ class Dropout(nn.Module):
 
     def __init__(self, rate: float) -> None:
         super().__init__()
-        if not 0 <= rate <= 0.999:
-            raise ConfigError(f"The dropout rate must lie between 0 and 0.999; it is {rate}.")
+        if not isinstance(rate, Real) or not 0 <= rate <= 0.999:
+            raise ConfigError(f"The dropout rate must lie between 0 and 0.999; it is {rate!r}.")
         self.register_buffer("rate", torch.tensor(float(rate), dtype=torch.float64), persistent=False)
         self._known: tuple[Tensor, int, torch.dtype, bool, Tensor, Tensor] | None = None
 
@@ -180,8 +192,7 @@ class MLPBlock(nn.Module):
         self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int, dropout: float
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ConfigError(f"An MLP has at least one layer; {num_layers} were asked for.")
+        check_depth(num_layers, least=1)
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
         self.layers = nn.ModuleList(Linear(a, b) for a, b in itertools.pairwise(widths))
         self.dropout = Dropout(dropout)

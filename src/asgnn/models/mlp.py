@@ -8,6 +8,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng
+from asgnn.settings import PerTrial
 
 
 class MLP(NodeClassifier):
@@ -23,11 +24,11 @@ class MLP(NodeClassifier):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
+        *,
         num_layers: int = 2,
-        dropout: float = 0.5,
+        dropout: PerTrial = 0.5,
     ) -> None:
         super().__init__()
-        self.signature = (in_channels, hidden_channels, out_channels, num_layers)
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, num_layers, dropout)
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:

@@ -13,6 +13,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.gcn import GCN
 from asgnn.models.spectral import Method, shrink_spectrum
+from asgnn.settings import PerTrial, check_count
 
 MOMENTUM = 0.9  # of the structure's steps, in the authors' code
 LEAST_DEGREE = 1e-3  # added to the degrees of the Laplacian in the authors' code; not in the paper
@@ -58,8 +59,8 @@ class ProGNN(GCN):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
-        dropout: float = 0.5,
         *,
+        dropout: PerTrial = 0.5,
         alpha: float = 5e-4,
         beta: float = 1.5,
         gamma: float = 1.0,
@@ -70,20 +71,16 @@ class ProGNN(GCN):
         squared: bool = False,
         method: Method | None = None,
     ) -> None:
-        super().__init__(in_channels, hidden_channels, out_channels, dropout)
+        super().__init__(in_channels, hidden_channels, out_channels, dropout=dropout)
         weights = {"alpha": alpha, "beta": beta, "gamma": gamma, "lam": lam, "structure_lr": structure_lr}
         for name, value in weights.items():
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"{name} must be 0 or more, and finite; it is {value}.")
-        if inner_steps < 1:
-            raise ConfigError(
-                f"The weights make a step or more for each of the structure; inner_steps is {inner_steps}."
-            )
+        check_count("inner_steps", inner_steps)
         if method not in (None, "exact", "products"):
             raise ConfigError(f"method must be exact, products or None; it is {method!r}.")
         self.alpha, self.beta, self.gamma, self.lam, self.structure_lr = alpha, beta, gamma, lam, structure_lr
         self.inner_steps, self.symmetric, self.squared, self.method = inner_steps, symmetric, squared, method
-        self.signature += (alpha, beta, gamma, lam, structure_lr, inner_steps, symmetric, squared, method)
         # (N, N) from the beginning of the training on; a parameter so that the best epoch's is kept with its weights
         self.structure = nn.Parameter(torch.empty(0, 0), requires_grad=False)
         self._forget()

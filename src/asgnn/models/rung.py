@@ -10,6 +10,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
+from asgnn.settings import PerTrial
 
 # Added to each squared distance before the root, as in the authors' code; not in the paper.
 SMOOTHING = 0.01
@@ -41,10 +42,11 @@ class RUNG(NodeClassifier):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
+        *,
         num_layers: int = 10,
         gamma: float = 3.0,
         lam_hat: float = 0.9,
-        dropout: float = 0.5,
+        dropout: PerTrial = 0.5,
         mlp_layers: int = 2,
     ) -> None:
         super().__init__()
@@ -53,7 +55,6 @@ class RUNG(NodeClassifier):
         if not 0 < lam_hat < 1:
             raise ConfigError(f"lam_hat must lie in (0, 1); it is {lam_hat}.")
         check_depth(num_layers)
-        self.signature = (in_channels, hidden_channels, out_channels, num_layers, gamma, lam_hat, mlp_layers)
         self.num_layers, self.gamma, self.lam = num_layers, gamma, 1 / lam_hat - 1
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
 

@@ -23,10 +23,9 @@ class SGC(NodeClassifier):
 
     repeatable = True
 
-    def __init__(self, in_channels: int, out_channels: int, num_layers: int = 2) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, num_layers: int = 2) -> None:
         super().__init__()
         check_depth(num_layers)
-        self.signature = (in_channels, out_channels, num_layers)
         self.num_layers = num_layers
         self.linear = Linear(in_channels, out_channels)
 

@@ -15,6 +15,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Linear, Rng
+from asgnn.settings import PerTrial
 
 
 class SoftMedianGCN(NodeClassifier):
@@ -37,13 +38,13 @@ class SoftMedianGCN(NodeClassifier):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
+        *,
         temperature: float = 0.2,
-        dropout: float = 0.5,
+        dropout: PerTrial = 0.5,
     ) -> None:
         super().__init__()
         if not temperature > 0:
             raise ConfigError(f"The temperature must be above 0; it is {temperature}.")
-        self.signature = (in_channels, hidden_channels, out_channels, temperature)
         self.temperature = temperature
         self.first = Linear(in_channels, hidden_channels)
         self.last = Linear(hidden_channels, out_channels)

@@ -1,8 +1,9 @@
 """Training: one trial or many as one batch, and what a trained model is worth."""
 
+from asgnn.training.config import TrainConfig, Trial
 from asgnn.training.evaluate import accuracy, predict
-from asgnn.training.fit import Fit, History, TrainConfig, Trial, fit, fit_many
-from asgnn.training.recipes import RECIPES, Recipe, recipe
+from asgnn.training.fit import Fit, History, fit, fit_many
+from asgnn.training.recipes import RECIPES, Recipe, recipe, training_of
 
 __all__ = [
     "RECIPES",
@@ -16,4 +17,5 @@ __all__ = [
     "fit_many",
     "predict",
     "recipe",
+    "training_of",
 ]

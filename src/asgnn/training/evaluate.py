@@ -8,35 +8,42 @@ from torch_geometric.data import Data
 
 from asgnn.asmp import Propagation
 from asgnn.errors import GraphError
+from asgnn.graphs import labels_of, prepare
+from asgnn.graphs.checks import node_numbers
 from asgnn.graphs.keys import contains, to_keys
-from asgnn.models.base import NodeClassifier
-
-
-def graph_inputs(model: nn.Module, data: Data, device: torch.device) -> tuple[Tensor, ...]:
-    """What a model is called with: x, edge_index and, for a model of this library, edge_weight where there is one."""
-    inputs = [data.x, data.edge_index]
-    if isinstance(model, NodeClassifier) and data.get("edge_weight") is not None:
-        inputs.append(data.edge_weight)
-    return tuple(tensor.to(device) for tensor in inputs)
+from asgnn.models.foreign import as_model
 
 
 @torch.no_grad()
 def predict(model: nn.Module, data: Data) -> Tensor:
     """(N,) the class of every node, without dropout; the model is left in evaluation mode, and where it is.
 
-    Weights of the edges are seen by the models of this library, as they are in training.
+    Weights of edges are seen as they are in training; see :func:`~asgnn.training.fit`.
     """
-    model.eval()
     place = next((p.device for p in model.parameters()), data.x.device)
-    out: Tensor = model(*graph_inputs(model, data, place))
-    return out.argmax(-1).to(data.x.device)
+    features, adj = prepare(data, place)
+    classifier = as_model(model).eval()
+    classifier.size_up(features, adj)
+    logits = classifier(features, adj)
+    if not bool(logits.isfinite().all()):
+        raise GraphError("The model's scores are not finite: it has diverged, or the features are far too large.")
+    return logits.argmax(-1).to(data.x.device)
 
 
 def accuracy(model: nn.Module, data: Data, nodes: Tensor) -> float:
-    """The share of ``nodes`` (their numbers) whose class the model gets right, in [0, 1]."""
+    """The share of ``nodes`` whose class the model gets right, in [0, 1]; nodes without a label do not count.
+
+    Args:
+        model: as for :func:`~asgnn.training.fit`.
+        data: the graph, with labels.
+        nodes: numbers of nodes, or a mask over all of them.
+    """
+    y = labels_of(data)
+    nodes = node_numbers(nodes, y.numel()).to(y.device)
+    nodes = nodes[y[nodes] >= 0]
     if nodes.numel() == 0:
-        raise GraphError("There are no nodes to take an accuracy over.")
-    return float((predict(model, data) == data.y)[nodes.to(data.y.device)].float().mean())
+        raise GraphError("None of the nodes has a label, so there is no accuracy to take.")
+    return float((predict(model, data) == y)[nodes].float().mean())
 
 
 def edge_auc(seen: Propagation, added: Tensor) -> float:

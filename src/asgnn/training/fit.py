@@ -2,69 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from numbers import Integral
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-from asgnn.errors import ConfigError, GraphError
-from asgnn.graphs import Split, check_split, validate
+from asgnn.errors import ConfigError, DivergedWarning, GraphError
+from asgnn.graphs import Split, labels_of, prepare, split_of, validate
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier, stack, unstack
+from asgnn.models.foreign import as_model
 from asgnn.models.layers import Streams
 from asgnn.progress import Progress
 from asgnn.threads import one_thread
-from asgnn.training.evaluate import graph_inputs
+from asgnn.training.config import TrainConfig, Trial
 from asgnn.training.optimizer import TrialAdam
+from asgnn.training.recipes import training_of
 
 DROPOUT_STREAM = 2**40
 # Entries of one pass over the edges of all trials below which one CPU thread does the work. Two do it in two thirds of
 # the time where the cores are free, but in many times the time where they are shared: threads wait by spinning.
 ONE_THREAD_BELOW = 2**22
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How one trial is trained; the defaults are those chosen for ASGNN.
-
-    Args:
-        epochs: full-graph steps; the validation accuracy is taken after each.
-        lr: Adam's learning rate for the weights.
-        weight_decay: L2 on the weights, not on learned scalars.
-        scalar_lr: the learning rate of a model's learned scalars (ASGNN's six).
-        seed: of this trial's dropout; a model's start is drawn where the model is made.
-    """
-
-    epochs: int = 200
-    lr: float = 0.02
-    weight_decay: float = 1.2e-3
-    scalar_lr: float = 0.01
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.epochs, Integral):
-            raise ConfigError(f"epochs must be a whole number; it is {self.epochs!r}.")
-        if self.epochs < 1:
-            raise ConfigError(f"A model is trained for at least one epoch; epochs is {self.epochs}.")
-        for name in ("lr", "weight_decay", "scalar_lr"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must be 0 or more; it is {getattr(self, name)}.")
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One training: a model at its start, how to train it, and which nodes are for what."""
-
-    model: NodeClassifier
-    config: TrainConfig
-    split: Split
+# A training diverged if its loss is no number, ends this many times as high as it began, or ends this many times as
+# high as that of a guess.
+RISEN, ABSURD = 2, 1000
 
 
 @dataclass(frozen=True)
@@ -76,7 +45,7 @@ class History:
     val_accuracy: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fit:
     """A trained model and how it came about.
 
@@ -84,6 +53,8 @@ class Fit:
         model: holds the weights of ``best_epoch``.
         best_epoch: counted from 1: highest validation accuracy, then lowest validation loss; 0 if none was finite.
         val_accuracy: at that epoch, in [0, 1]; −1 if there was none.
+        diverged: whether the loss became infinite or NaN, or ended far above that of a guess. The figures of such a
+            training say nothing about the model.
         logits: (N, C) the scores of every node at that epoch, without dropout, and those on each of the graphs given
             as ``also_on``; on the CPU.
         history: every epoch.
@@ -96,10 +67,18 @@ class Fit:
     split: Split
     best_epoch: int
     val_accuracy: float
+    diverged: bool
     logits: tuple[Tensor, ...]
     history: History
     seconds: float
     batch: int
+
+    def __repr__(self) -> str:
+        found = "diverged" if self.diverged else f"{self.val_accuracy:.1%} on validation"
+        return (
+            f"Fit({type(self.model).__name__}, {found}, epoch {self.best_epoch} of {self.config.epochs}, "
+            f"{self.seconds:.1f} s)"
+        )
 
 
 def fit(
@@ -111,29 +90,19 @@ def fit(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> Fit:
-    """Train one model on one graph; the split is ``data``'s own masks where none is given.
+    """Train one model on one graph.
 
-    Any module that maps ``(x, edge_index)`` to (N, C) scores can be trained, without the edges' weights; a model of
-    this library is trained by the same code as a batch of many.
+    Args:
+        model: a model of this library, or any module that maps ``(x, edge_index)`` to (N, C) scores. Weights of edges
+            are passed to a module that takes ``edge_weight``; for one that does not they are an error.
+        data: the graph. Nodes without a label (−1 or NaN in y) take part in message passing only.
+        config: how to train it; that of the model's recipe by default.
+        split: which nodes are for what; ``data``'s own masks by default.
+        device: where to train; where ``data`` is by default.
+        progress: called after each epoch.
     """
-    config = config or TrainConfig()
-    split = split or _split_of(data)
-    if isinstance(model, NodeClassifier):
-        return fit_many([Trial(model, config, split)], data, device=device, progress=progress)[0]
-    _check(data, [split])
-    place = torch.device(device or data.x.device)
-    model.to(place)
-    inputs = graph_inputs(model, data, place)
-
-    def forward(rng: Streams) -> Tensor:
-        # A foreign module draws its dropout from torch's global generator; fork it so that the seed decides.
-        with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
-            torch.manual_seed(int(rng.bits(1)))
-            out: Tensor = model(*inputs)
-        return out.unsqueeze(0)
-
-    runner = _Runner(model, forward, data.y.to(place), [Trial(model, config, split)], place)  # type: ignore[arg-type]
-    return runner.run([model], lambda done: progress and progress(done, config.epochs))[0]
+    trial = Trial(model, config or training_of(model), split or split_of(data))
+    return fit_many([trial], data, device=device, progress=progress)[0]
 
 
 def fit_many(
@@ -145,11 +114,11 @@ def fit_many(
     also_on: Sequence[Data] = (),
     progress: Progress | None = None,
 ) -> list[Fit]:
-    """Train a list of trials; those whose models can be stacked are trained as one batch.
+    """Train a list of trials; those whose models can share a batch are trained as one.
 
     Each trial has its own learning rates, weight decay, dropout, start, scalars, seed and split, and gets, within
     float noise, what it would get alone. Results come in the order of the trials; the models given are the ones
-    trained.
+    trained. Where trainings diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
 
     Args:
         trials: what to train.
@@ -167,78 +136,67 @@ def fit_many(
         raise ConfigError(f"batch_size must be 1 or more; it is {batch_size}.")
     if len({id(trial.model) for trial in trials}) < len(trials):
         raise ConfigError("Two trials share one model, which can hold one result only; build a model for each.")
-    _check(data, [trial.split for trial in trials])
+    validate(data)
     place = torch.device(device or data.x.device)
-    features, adj = _inputs(data, place)
-    elsewhere = [_inputs(other, place) for other in also_on]
-    y = data.y.to(place)
-    batches = list(_batches(trials, features, adj, place, batch_size))
+    graphs = [prepare(one, place) for one in (data, *also_on)]
+    features, adj = graphs[0]
+    y = labels_of(data).to(place)
+    splits = {id(trial.split): split_of(data, trial.split) for trial in trials}
+    trials = [replace(trial, split=splits[id(trial.split)]) for trial in trials]
+    models = [as_model(trial.model) for trial in trials]
+    for model in models:
+        model.to(place).size_up(features, adj)
+    batches = list(_batches(models, trials, features, adj, place, batch_size))
     total, done = sum(trials[batch[0]].config.epochs for batch in batches), 0
     results: dict[int, Fit] = {}
     for batch in batches:
-        members = [trials[i] for i in batch]
+        members = [models[i] for i in batch]
         for member in members:
-            member.model.to(place).begin(features, adj)
-        model = stack([member.model for member in members])
-
-        def forward(rng: Streams, model: NodeClassifier = model) -> Tensor:
-            out: Tensor = model(features, adj, rng=rng)
-            return out
+            member.begin(features, adj)
 
         def report(epoch: int, before: int = done) -> None:
             if progress is not None:
                 progress(before + epoch, total)
 
-        def penalty(model: NodeClassifier = model) -> Tensor | None:
-            return model.penalty(features, adj)
-
-        def final(model: NodeClassifier = model) -> list[Tensor]:
-            return [model(*inputs) for inputs in ((features, adj), *elsewhere)]
-
-        runner = _Runner(model, forward, y, members, place, penalty, final)
+        runner = _Runner(members, [trials[i] for i in batch], y, graphs)
         work = adj.row.numel() * int(y.max() + 1) * len(members)
-        work += model.dense_matrices * features.num_nodes**2 * len(members)
+        work += members[0].dense_matrices * features.num_nodes**2 * len(members)
         # streams, graphs and kernels are made on the current GPU, which may be another than the one asked for
         current = torch.cuda.device(place) if place.type == "cuda" else nullcontext()
         with one_thread(place.type == "cpu" and work < ONE_THREAD_BELOW), current:
-            fits = runner.run([member.model for member in members], report)
-        results.update(zip(batch, fits, strict=True))
-        done += members[0].config.epochs
-    return [results[i] for i in range(len(trials))]
-
-
-def _inputs(data: Data, place: torch.device) -> tuple[Features, Adjacency]:
-    features = Features.of(data.x).to(place)
-    return features, Adjacency.of(data.edge_index, features.num_nodes, data.get("edge_weight")).to(place)
+            results.update(zip(batch, runner.run(report), strict=True))
+        done += trials[batch[0]].config.epochs
+    fits = [results[i] for i in range(len(trials))]
+    if diverged := sum(one.diverged for one in fits):
+        warnings.warn(
+            f"{diverged} of {len(fits)} trainings diverged: their losses became infinite or far larger than those of a "
+            "guess. Scale the features or lower lr; their figures say nothing about the model.",
+            DivergedWarning,
+            stacklevel=2,
+        )
+    return fits
 
 
 class _Runner:
-    """One batch in flight: a model with T trials (or a foreign module, T = 1), its optimiser and its best weights."""
+    """One batch in flight: a model with T trials, its optimiser and its best weights."""
 
     def __init__(
         self,
-        model: nn.Module,
-        forward: Callable[[Streams], Tensor],
-        y: Tensor,
+        models: Sequence[NodeClassifier],
         trials: Sequence[Trial],
-        device: torch.device,
-        penalty: Callable[[], Tensor | None] = lambda: None,
-        final: Callable[[], list[Tensor]] | None = None,
+        y: Tensor,
+        graphs: Sequence[tuple[Features, Adjacency]],
     ) -> None:
-        self.model, self.forward, self.y, self.trials, self.penalty = model, forward, y, trials, penalty
-        self.final = final or (lambda: [self.forward(self.rng)])
+        self.models, self.trials, self.y, self.graphs = models, trials, y, graphs
+        self.model = model = stack(models)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        # A foreign module may also change its buffers in training, such as running means.
-        self.state = [*model.parameters(), *([] if isinstance(model, NodeClassifier) else model.buffers())]
         if not self.parameters:
-            raise ConfigError(f"{type(model).__name__} has no parameter that can be trained.")
-        dtype = self.parameters[0].dtype
-        of_stack = isinstance(model, NodeClassifier)
-        special = {id(p) for p in model.scalars()} if isinstance(model, NodeClassifier) else set()
+            raise ConfigError(f"{type(trials[0].model).__name__} has no parameter that can be trained.")
+        dtype, device = self.parameters[0].dtype, y.device
+        special = {id(p) for p in model.scalars()}
 
         def per_trial(values: Iterable[float]) -> Tensor:
-            tensor = torch.tensor(list(values), dtype=dtype, device=device)
-            return tensor if of_stack else tensor[0]
+            return torch.tensor(list(values), dtype=dtype, device=device)
 
         configs = [trial.config for trial in trials]
         self.is_scalar = [id(p) in special for p in self.parameters]
@@ -254,63 +212,60 @@ class _Runner:
         self.val = _Nodes([t.split.val for t in trials], y, dtype)
         self.highest = max(int(self.train.y.max()), int(self.val.y.max()))
 
-    def run(self, models: Sequence[nn.Module], report: Callable[[int], object]) -> list[Fit]:
+    def run(self, report: Callable[[int], object]) -> list[Fit]:
         began = time.perf_counter()
-        count, epochs = len(self.trials), self.trials[0].config.epochs
-        best = _Best(self.state, self.val, isinstance(self.model, NodeClassifier))
+        model, count, epochs = self.model, len(self.trials), self.trials[0].config.epochs
+        best = _Best(model.trained(), self.val)
 
         def one() -> Tensor:
             """(3, T) of the losses and the accuracy; what it changes, it changes in place."""
             train_loss = self._step()
             found = self._validate()
-            best.update(self.state, *found)
+            best.update(model.trained(), *found)
             return torch.stack([train_loss, *found])
 
-        again = one
-        if self.y.is_cuda and isinstance(self.model, NodeClassifier) and self.model.repeatable:
-            again = _Repeated(one)
+        again = _Repeated(one) if self.y.is_cuda and model.repeatable else one
         rows: list[Tensor] = []
         for epoch in range(1, epochs + 1):
             rows.append(again())
             report(epoch)
         with torch.no_grad():
-            for place, value in zip(self.state, best.state, strict=True):
+            for place, value in zip(model.trained(), best.state, strict=True):
                 place.copy_(value)
-            self.model.eval()
-            logits = [out.cpu() for out in self.final()]  # each (T, N, C)
-        if isinstance(self.model, NodeClassifier):
-            unstack(self.model, [m for m in models if isinstance(m, NodeClassifier)])
-        for model in models:
             model.eval()
+            logits = [model(*graph, rng=self.rng).cpu() for graph in self.graphs]  # each (T, N, C)
+        unstack(model, self.models)
+        for single in self.models:
+            single.eval()
         history = torch.stack(rows).cpu()  # (epochs, 3, T)
         seconds = (time.perf_counter() - began) / count
+        found = zip(self.trials, best.epoch.tolist(), best.accuracy.tolist(), strict=True)
         return [
             Fit(
-                model,
+                trial.model,
                 trial.config,
                 trial.split,
-                int(best_epoch),
-                float(best_accuracy),
+                int(epoch),
+                float(accuracy),
+                epoch == 0 or _diverged(history[:, :2, i], logits[0].size(-1)),
                 tuple(out[i] for out in logits),
                 History(*history[:, :, i].unbind(1)),
                 seconds,
                 count,
             )
-            for i, (model, trial, best_epoch, best_accuracy) in enumerate(
-                zip(models, self.trials, best.epoch.tolist(), best.accuracy.tolist(), strict=True)
-            )
+            for i, (trial, epoch, accuracy) in enumerate(found)
         ]
 
     def _losses(self) -> Tensor:
         """(T,) the training losses of the parameters as they are, with what a model adds."""
-        logits = self.forward(self.rng)
+        logits = self.model(*self.graphs[0], rng=self.rng)
         if self.highest >= logits.size(-1):
             raise GraphError(
                 f"The model tells {logits.size(-1)} classes apart, and there is a label {self.highest} among the "
                 "nodes for training and validation."
             )
         losses = self.train.losses(self.train.of(logits))
-        penalty = self.penalty()
+        penalty = self.model.penalty(*self.graphs[0])
         return losses if penalty is None else losses + penalty
 
     def _step(self) -> Tensor:
@@ -321,23 +276,30 @@ class _Runner:
         pairs = list(zip(grads, self.is_scalar, strict=True))
         self.for_weights.step(grad for grad, scalar in pairs if not scalar)
         self.for_scalars.step(grad for grad, scalar in pairs if scalar)
-        if isinstance(self.model, NodeClassifier):
-            self.model.after_step(self._losses)
+        self.model.after_step(self._losses)
         return losses.detach()
 
     @torch.no_grad()
     def _validate(self) -> tuple[Tensor, Tensor]:
         self.model.eval()
-        logits = self.val.of(self.forward(self.rng))
+        logits = self.val.of(self.model(*self.graphs[0], rng=self.rng))
         return self.val.losses(logits), self.val.accuracy(logits)
+
+
+def _diverged(losses: Tensor, classes: int) -> bool:
+    """Of one trial's losses (epochs, 2), in training and on validation."""
+    if not bool(losses.isfinite().all()):
+        return True
+    first, last = float(losses[0, 0]), float(losses[-max(1, len(losses) // 10) :, 0].median())
+    guess = math.log(max(classes, 2))
+    return last > RISEN * max(first, guess) or last > ABSURD * guess
 
 
 class _Best:
     """For each trial the weights of its best epoch so far, all changed in place."""
 
-    def __init__(self, state: Sequence[Tensor], val: _Nodes, of_stack: bool) -> None:
+    def __init__(self, state: Sequence[Tensor], val: _Nodes) -> None:
         self.state = [p.detach().clone() for p in state]
-        self.of_stack = of_stack
         self.accuracy = torch.full_like(val.size, -1.0)
         self.loss = torch.full_like(val.size, torch.inf)
         self.epoch = torch.zeros_like(val.size, dtype=torch.int64)
@@ -351,8 +313,7 @@ class _Best:
         for kept, value in ((self.accuracy, accuracy), (self.loss, loss), (self.epoch, self.now)):
             torch.where(better, value, kept, out=kept)
         for kept, value in zip(self.state, state, strict=True):
-            flags = better.view(-1, *(1,) * (kept.dim() - 1)) if self.of_stack else better[0]
-            torch.where(flags, value, kept, out=kept)
+            torch.where(better.view(-1, *(1,) * (kept.dim() - 1)), value, kept, out=kept)
 
 
 class _Repeated:
@@ -409,21 +370,21 @@ class _Nodes:
         return hits.sum(-1).to(self.weight.dtype) / self.size
 
 
-def _stackable(trials: Sequence[Trial]) -> list[list[int]]:
-    """Positions of the trials, those together that can be trained as one batch."""
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for i, trial in enumerate(trials):
-        dtype = next(trial.model.parameters()).dtype
-        groups.setdefault((type(trial.model), trial.model.signature, trial.config.epochs, dtype), []).append(i)
-    return list(groups.values())
-
-
 def _batches(
-    trials: Sequence[Trial], features: Features, adj: Adjacency, device: torch.device, batch_size: int | None
+    models: Sequence[NodeClassifier],
+    trials: Sequence[Trial],
+    features: Features,
+    adj: Adjacency,
+    device: torch.device,
+    batch_size: int | None,
 ) -> Iterable[list[int]]:
-    """What can be stacked, cut to what fits in memory."""
-    for group in _stackable(trials):
-        size = max(1, _memory(device) // _bytes_per_trial(trials[group[0]].model, features, adj))
+    """Positions of the trials that can be trained side by side, cut to what fits in memory."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for i, (model, trial) in enumerate(zip(models, trials, strict=True)):
+        dtype = next((p.dtype for p in model.parameters()), None)
+        groups.setdefault((model.batch_key, trial.config.epochs, dtype), []).append(i)
+    for group in groups.values():
+        size = max(1, _memory(device) // _bytes_per_trial(models[group[0]], features, adj))
         size = min(size, batch_size or size)
         for start in range(0, len(group), size):
             yield group[start : start + size]
@@ -432,7 +393,7 @@ def _batches(
 def _bytes_per_trial(model: NodeClassifier, features: Features, adj: Adjacency) -> int:
     """A generous guess: weights with gradient, two moments, best copy; activations; the edges; N × N matrices."""
     weights = sum(p.numel() for p in model.parameters())
-    widest = max(p.size(-1) for p in model.parameters() if p.dim())
+    widest = max((p.size(-1) for p in model.parameters() if p.dim()), default=1)
     mask = features.size_of_mask[0] * (1 if len(features.size_of_mask) == 1 else features.num_features)
     dense = model.dense_matrices * features.num_nodes**2
     return 4 * (6 * weights + 8 * features.num_nodes * widest + 8 * mask + 24 * adj.row.numel() * 8 + dense)
@@ -443,23 +404,3 @@ def _memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(0.6 * torch.cuda.mem_get_info(device)[0])
     return 3 * 2**29
-
-
-def _split_of(data: Data) -> Split:
-    validate(data)
-    masks = [data.get(name) for name in ("train_mask", "val_mask", "test_mask")]
-    if any(mask is None for mask in masks):
-        raise GraphError(
-            "The graph has no train_mask, val_mask and test_mask; give a split, such as random_split(data, trial=0)."
-        )
-    if any(mask.dim() != 1 for mask in masks):
-        raise GraphError(
-            "The graph carries several splits; choose one of its mask columns and give it to fit as split."
-        )
-    return Split(*(mask.nonzero().view(-1) for mask in masks))
-
-
-def _check(data: Data, splits: Sequence[Split]) -> None:
-    validate(data)
-    for split in splits:
-        check_split(split, data.num_nodes)

@@ -1,39 +1,29 @@
-"""The report: what a store of results holds, beside the paper's figures, as HTML, Markdown and LaTeX."""
+"""The report of a store: its results next to the paper's, as HTML, Markdown and LaTeX; it trains nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from asgnn.errors import ConfigError
 from asgnn.experiments.report.data import Report, collect
-from asgnn.experiments.report.html import as_html
-from asgnn.experiments.report.latex import as_latex
-from asgnn.experiments.report.markdown import as_markdown
-from asgnn.experiments.report.source import Source
+from asgnn.experiments.report.render import FORMATS, render
+from asgnn.experiments.store import Store
 from asgnn.graphs.sources import write_file
 
-WRITERS: dict[str, tuple[str, Callable[[Report], str]]] = {
-    "html": ("report.html", as_html),
-    "markdown": ("report.md", as_markdown),
-    "latex": ("report.tex", as_latex),
-}
-FORMATS = tuple(WRITERS)
 
-
-def write_report(source: Source, folder: Path, formats: Sequence[str] = FORMATS) -> tuple[Path, ...]:
-    """Writes the report into ``folder``, one file a format, and says which files those are."""
-    unknown = [name for name in formats if name not in WRITERS]
+def write_report(store: Store, folder: Path, formats: Sequence[str] = tuple(FORMATS)) -> tuple[Path, ...]:
+    """Write one file per format into ``folder`` and return their paths."""
+    unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
-        wrong = f"no format {unknown[0]!r}" if unknown else "nothing to write"
-        raise ConfigError(f"There is {wrong}; the formats of a report are {', '.join(FORMATS)}.")
-    report = collect(source)
+        problem = f"Unknown report format {unknown[0]!r}" if unknown else "No report format given"
+        raise ConfigError(f"{problem}; choose from {', '.join(FORMATS)}.")
+    report = collect(store)
     written = []
     for name in dict.fromkeys(formats):
-        file, text = WRITERS[name]
-        write_file(folder / file, text(report).encode())
-        written.append(folder / file)
+        written.append(folder / FORMATS[name].file)
+        write_file(written[-1], render(report, name).encode())
     return tuple(written)
 
 
-__all__ = ["FORMATS", "Report", "Source", "collect", "write_report"]
+__all__ = ["FORMATS", "Report", "collect", "render", "write_report"]

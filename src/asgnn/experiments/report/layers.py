@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from asgnn.experiments.report.source import Source
-from asgnn.experiments.values import Outcome, Series
+from asgnn.experiments.report.tables import ReportTable, TableCell
+from asgnn.experiments.store import Store
+from asgnn.experiments.values import Series
+
+Lines = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 @dataclass(frozen=True)
-class Layers:
-    """A series, the mean over the trials of one setting: ``lines[part][name]`` has the start and each layer."""
+class LayerCurves:
+    """The mean over the trials of a cell: ``lines[part][name]`` has the value at the start and after each layer."""
 
     kind: str
     label: str
@@ -22,60 +25,49 @@ class Layers:
     graph: str
     trials: int
     trained: int | None
-    lines: Mapping[str, Mapping[str, tuple[float, ...]]]
+    lines: Lines
 
 
-def collect_layers(source: Source, names: Mapping[str, str]) -> Iterator[Layers]:
-    """Series of trainings that differ in the seed alone become one, their mean; ``names`` has labels by training."""
+def layer_curves(store: Store, tables: Sequence[ReportTable]) -> Iterator[LayerCurves]:
+    """One for each choice of settings that a table reports and that the store has series of."""
+    place = {
+        key: (table, cell) for table in tables for cell in table.cells if cell.choice for key in cell.choice.trainings
+    }
     for kind in ("objective", "weights"):
-        series = source.series(kind)
-        outcomes = source.get(sorted({one.training for one in series}))
-        groups: dict[Any, list[tuple[Outcome, Any, int | None]]] = {}
-        for one in series:
-            if one.training in outcomes and (lines := _lines(one)):
-                outcome = outcomes[one.training]
-                training, trained = outcome.training, one.content.get("trained")
-                depth = tuple((part, name, len(line)) for part in lines for name, line in lines[part].items())
-                group = (training.case, training.model, training.settings, trained, depth)
-                groups.setdefault(group, []).append((outcome, lines, trained))
-        for members in groups.values():
-            outcome, lines, trained = members[0]
-            training = outcome.training
-            yield Layers(
+        groups: dict[Any, tuple[ReportTable, TableCell, list[Lines]]] = {}
+        for series in store.series(kind):
+            lines = _lines(series)
+            if series.training in place and lines:
+                table, cell = place[series.training]
+                shape = tuple((part, name, len(line)) for part in lines for name, line in lines[part].items())
+                group = (cell.choice, series.content.get("trained"), shape)
+                groups.setdefault(group, (table, cell, []))[-1].append(lines)
+        in_order = sorted(groups.items(), key=lambda group: (group[1][1].rate, group[1][1].row))
+        for (_, trained, _), (table, cell, trials) in in_order:
+            yield LayerCurves(
                 kind=kind,
-                label=_label(outcome, names),
-                dataset=training.case.dataset,
-                graph=training.case.label,
-                trials=len(members),
+                label=table.labels[cell.row],
+                dataset=cell.dataset,
+                graph=f"{table.spec.column(cell.rate)} {table.spec.unit}",
+                trials=len(trials),
                 trained=trained,
-                lines={part: {name: _mean(part, name, members) for name in named} for part, named in lines.items()},
+                lines={part: {name: _mean(trials, part, name) for name in names} for part, names in trials[0].items()},
             )
 
 
-def _mean(part: str, name: str, members: list[tuple[Outcome, Any, int | None]]) -> tuple[float, ...]:
-    with np.errstate(invalid="ignore"):  # an objective that diverged has values that are no numbers
-        return tuple(np.mean([lines[part][name] for _, lines, _ in members], axis=0).tolist())
+def _mean(trials: Sequence[Lines], part: str, name: str) -> list[float]:
+    with np.errstate(invalid="ignore"):  # an objective that diverged has values that are not finite
+        return [float(value) for value in np.mean([lines[part][name] for lines in trials], axis=0)]
 
 
-def _lines(series: Series) -> dict[str, dict[str, list[float]]]:
-    """Part → name → values by layer: the parts of the weights are "clean" and "added", the objective is one."""
+def _lines(series: Series) -> Lines:
+    """Part → name → values by layer. The parts of weights are "clean" and "added", that of an objective is "terms"."""
     parts = {"terms": series.content["terms"]} if series.kind == "objective" else series.content
     lines = {
-        part: {
-            name: [float(layer[name]) for layer in layers]
-            for name in layers[0]
-            if isinstance(layers[0][name], int | float) and name != "layer"
-        }
+        part: {name: [float(layer[name]) for layer in layers] for name in layers[0]}
         for part, layers in parts.items()
-        if isinstance(layers, list) and layers
+        if layers
     }
-    terms = lines.get("terms", {})
-    if terms and "total" not in terms:
-        terms["total"] = [sum(of_layer) for of_layer in zip(*terms.values(), strict=True)]
+    if "terms" in lines:
+        lines["terms"]["total"] = [sum(terms) for terms in zip(*lines["terms"].values(), strict=True)]
     return lines
-
-
-def _label(outcome: Outcome, names: Mapping[str, str]) -> str:
-    training = outcome.training
-    own = ", ".join([training.model, *(f"{name} = {value}" for name, value in training.settings)])
-    return names.get(training.key, own)

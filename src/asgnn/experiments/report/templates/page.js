@@ -25,22 +25,21 @@
   const signed = (value, digits) => value === null ? "not a number" : (value >= 0 ? "+" : "") + fixed(value, digits);
   const figure = ([mean, std], digits) => fixed(mean, digits) + (mean === null || std === null ? "" : ` ± ${std.toFixed(digits)}`);
   const short = (value) => value === null ? "not a number" : Number(value.toPrecision(4)).toString().replace("-", "−");
-  const shownP = ({ p, fair }) => (p === null ? "p not defined" : p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`) + (fair ? "" : ", searches differ");
-  const settingsText = (settings) => Object.entries(settings).map(([name, value]) => `${name} = ${value}`).join(", ") || "those of the recipe";
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   function duration(seconds) {
     if (seconds < 120) return `${seconds.toFixed(1)} s`;
     return seconds < 7200 ? `${(seconds / 60).toFixed(1)} min` : `${(seconds / 3600).toFixed(1)} h`;
   }
 
-  // --- what is shown --------------------------------------------------------------------------------------------
+  // --- selection --------------------------------------------------------------------------------------------------
 
   const table = () => data.tables.find((one) => one.name === state.table);
+  const ruleText = () => `settings chosen on ${state.rule}`;
   const line = (row, dataset = state.dataset) => table().cells[state.rule][dataset][row.name];
   const wanted = (text) => state.filter.toLowerCase().split(/\s+/).every((word) => text.toLowerCase().includes(word));
   const measured = (one, dataset) => Object.values(one.cells).some((of) => Object.values(of[dataset]).flat().some((cell) => cell.ours));
 
-  // A row and its frozen twin share a colour and a marker; the twin is dashed and hollow. Equal in every table.
+  // A row and its frozen twin share colour and marker, the same in every table; the twin is dashed and hollow.
   const looks = {};
   for (const row of data.tables.flatMap((one) => one.rows)) {
     if (row.name in looks) continue;
@@ -53,33 +52,33 @@
     select.replaceChildren(...entries.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
   }
 
-  /** Keeps what was chosen where it is still possible, and takes the first possible otherwise. */
-  function settle() {
+  /** Keep each selected option if it still exists, otherwise take the first. */
+  function updateControls() {
     const pick = (name, possible) => { if (!possible.includes(state[name])) state[name] = possible[0]; };
     const names = data.tables.map((one) => one.name);
     const full = data.tables.filter((one) => one.datasets.some((dataset) => measured(one, dataset))).map((one) => one.name);
     if (!names.includes(state.table)) state.table = full[0] || names[0];
     const { datasets, figure: own, rules, cells } = table();
     if (!datasets.includes(state.dataset)) state.dataset = datasets.find((dataset) => measured(table(), dataset)) || datasets[0];
-    pick("rule", rules.map((rule) => rule.name));
+    pick("rule", rules);
     const found = new Set(Object.values(cells[state.rule]).flatMap((of) => Object.values(of).flat()).flatMap((cell) => Object.keys(cell.ours || {})));
     const metrics = [own, ...Object.keys(data.metrics).filter((name) => name !== own && found.has(name))];
     pick("metric", metrics);
     options(byId("table"), data.tables.map((one) => [one.name, one.title]), state.table);
     options(byId("dataset"), datasets.map((name) => [name, name]), state.dataset);
     options(byId("metric"), metrics.map((name) => [name, data.metrics[name].label]), state.metric);
-    options(byId("rule"), rules.map((rule) => [rule.name, rule.name]), state.rule);
+    options(byId("rule"), rules.map((rule) => [rule, rule]), state.rule);
     byId("rule-label").hidden = rules.length < 2;
   }
 
   // --- tables ---------------------------------------------------------------------------------------------------
 
-  /** columns: {label, kind: "text" | "number" | "prose"}; rows: lists of {text or node, value}; the first is the heading. */
+  /** columns: {label, kind: "text" | "number" | "prose"}; rows: lists of {text or node, value}, the first of which heads its row. */
   function drawTable(id, caption, columns, rows, empty) {
     const place = byId(id);
     const shown = rows.filter((row) => wanted(row[0].find || row[0].text));
     if (!shown.length) {
-      place.replaceChildren(h("p", { class: "empty" }, rows.length ? `No model here has “${state.filter}” in its name.` : empty));
+      place.replaceChildren(h("p", { class: "empty" }, rows.length ? `No model name contains “${state.filter}”.` : empty));
       return;
     }
     const sort = state.sort[id];
@@ -87,11 +86,11 @@
       const of = (row) => row[sort.column].value ?? row[sort.column].text;
       shown.sort((a, b) => {
         const [x, y] = [of(a), of(b)];
-        if (x === null || y === null || x === "" || y === "") return (y !== null && y !== "") - (x !== null && x !== "");  // what is missing comes last
+        if (x === null || y === null || x === "" || y === "") return (y !== null && y !== "") - (x !== null && x !== "");  // missing values come last
         return sort.sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
       });
     }
-    function turn(column) {
+    function toggleSort(column) {
       const first = columns[column].kind === "number" ? -1 : 1;
       if (!sort || sort.column !== column) state.sort[id] = { column, sign: first };
       else if (sort.sign === first) state.sort[id] = { column, sign: -first };
@@ -101,7 +100,7 @@
     }
     const heads = columns.map(({ label, kind }, column) => {
       const order = sort && sort.column === column ? (sort.sign > 0 ? "ascending" : "descending") : null;
-      const button = h("button", { type: "button", class: "sort", onclick: () => turn(column) }, label);
+      const button = h("button", { type: "button", class: "sort", onclick: () => toggleSort(column) }, label);
       return h("th", { scope: "col", class: kind === "number" ? null : "text", "aria-sort": order }, button);
     });
     const cell = (entry, column) => entry.node
@@ -116,11 +115,10 @@
   const change = (difference, better, digits) => h("span", { class: `below ${better * difference > 0 ? "up" : better * difference < 0 ? "down" : ""}` }, signed(difference, digits));
 
   function drawResults() {
-    const { title, rates, rows, unit, figure: own, rules } = table();
+    const { title, columns, rows, unit, figure: own } = table();
     const { digits, better, label } = data.metrics[state.metric];
-    const rule = rules.find((one) => one.name === state.rule).label;
     byId("results-title").textContent = title;
-    byId("results-note").textContent = state.metric === own ? "" : "The paper gives no such figures, so this metric has ours alone.";
+    byId("results-note").textContent = state.metric === own ? "" : "The paper does not report this metric.";
     const body = rows.map((row) => {
       const cells = line(row);
       const ours = cells.filter((cell) => cell.ours);
@@ -136,7 +134,8 @@
           h("span", { class: "ours" }, fixed(found[0], digits), found[1] === null ? null : h("span", { class: "std" }, ` ± ${found[1].toFixed(digits)}`),
             mark ? h("span", { class: "hide" }, mark === "best" ? " best" : " second best") : null),
           paper ? h("span", { class: "below" }, `paper ${figure(paper, digits)}`) : null,
-          paper ? change(cell.difference, better, digits) : null);
+          paper ? change(cell.difference, better, digits) : null,
+          cell.diverged ? h("span", { class: "below diverged" }, cell.diverged) : null);
         return { value: found[0], node: h("td", { class: `figure ${mark}` }, button) };
       });
       const trials = ours.map((cell) => cell.trials), tried = ours.map((cell) => cell.tried);
@@ -147,80 +146,81 @@
         { node: h("td", {}, range(tried), tried.length && searches !== "none" ? h("span", { class: "below" }, ` ${searches} search`) : null), value: tried.length ? Math.max(...tried) : null }];
     });
     const number = (text) => ({ label: text, kind: "number" });
-    drawTable("results-table", `${state.dataset}: ${label}, mean ± sample standard deviation; ${rule}. Columns: ${unit}.`,
-      [{ label: "model", kind: "text" }, ...rates.map(number), number("trials"), number("tried")], body, "");
+    drawTable("results-table", `${state.dataset}: ${label}, mean ± sample standard deviation; ${ruleText()}. Columns: ${unit}.`,
+      [{ label: "model", kind: "text" }, ...columns.map(number), number("trials"), number("tried")], body, "");
   }
 
-  function drawAdded() {
-    const { rates, rows, figure: own } = table();
+  function drawGain() {
+    const { columns, rows, figure: own } = table();
     const { digits, better, label } = data.metrics[own];
-    const body = rows.filter((row) => row.twin && line(row).some((cell) => cell.added)).map((row) => [
+    const body = rows.filter((row) => row.twin && line(row).some((cell) => cell.gain)).map((row) => [
       { text: row.label, find: `${row.label} ${row.name}` },
-      ...line(row).map(({ added }) => added
-        ? { value: added.difference, node: h("td", { title: `${added.trials} trials` }, change(added.difference, better, digits), h("span", { class: "below" }, ` ${shownP(added)}`)) }
+      ...line(row).map(({ gain }) => gain
+        ? { value: gain.difference, node: h("td", { title: `${gain.trials} trials` }, change(gain.difference, better, digits), h("span", { class: "below" }, ` ${gain.p}`)) }
         : { value: null, text: "" }),
     ]);
-    drawTable("added-table", `${state.dataset}: difference in ${label}.`,
-      [{ label: "model", kind: "text" }, ...rates.map((rate) => ({ label: rate, kind: "number" }))], body,
-      "The store has no model and frozen twin with equal seeds here.");
+    drawTable("gain-table", `${state.dataset}: difference in ${label}.`,
+      [{ label: "model", kind: "text" }, ...columns.map((rate) => ({ label: rate, kind: "number" }))], body,
+      "The store has no model and frozen twin with equal seeds for this dataset.");
   }
 
   function showDetail(row, i) {
-    const { rates, unit } = table();
+    const { columns, unit } = table();
     const cell = line(row)[i];
     const entries = [
-      ["settings", settingsText(cell.settings)],
-      ["chosen", cell.search === "none" ? "nothing was searched" : `by ${cell.rule}, between ${cell.tried} settings of the ${cell.search} search`],
-      ["trials", cell.trials === cell.wanted ? `${cell.trials}` : `${cell.trials}; the store lacks ${cell.wanted - cell.trials} of ${cell.wanted}`],
+      ["settings", cell.settings],
+      ["chosen by", cell.search === "none" ? "no search" : `${cell.rule}, among ${cell.tried} settings of the ${cell.search} search`],
+      ["trials", cell.trials === cell.wanted ? `${cell.trials}` : `${cell.trials} of ${cell.wanted}; the others are not in the store`],
+      ...(cell.diverged ? [["divergence", cell.diverged]] : []),
       ...Object.entries(cell.ours).map(([name, found]) => [data.metrics[name].label, figure(found, data.metrics[name].digits)]),
-      ...(cell.added ? [["adaptivity adds", `${signed(cell.added.difference, data.metrics[table().figure].digits)}, ${shownP(cell.added)}, ${cell.added.trials} trials`]] : []),
-      ["time of these trials", duration(cell.seconds)],
+      ...(cell.gain ? [["gain over a frozen structure", `${signed(cell.gain.difference, data.metrics[table().figure].digits)}, ${cell.gain.p}, ${cell.gain.trials} trials`]] : []),
+      ["time of the trials", duration(cell.seconds)],
       ["machine, version", cell.machines.join("; ")],
     ];
-    byId("detail-title").textContent = `${row.label}, ${state.dataset}, ${rates[i]} ${unit}`;
+    byId("detail-title").textContent = `${row.label}, ${state.dataset}, ${columns[i]} ${unit}`;
     byId("detail-list").replaceChildren(...entries.flatMap(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]));
     byId("detail").showModal();
-    byId("detail-title").focus();  // not the button at the end, which would scroll a long one down
+    byId("detail-title").focus();  // not the button at the end: a long dialog would scroll down
   }
 
-  function drawLower() {
+  function drawWorse() {
     const here = (one) => one.table === state.table && one.dataset === state.dataset && (one.rule === state.rule || one.rule === "none");
-    const shown = data.lower.filter((one) => state.everywhere || here(one));
+    const shown = data.worse.filter((one) => state.everywhere || here(one));
     const places = state.everywhere ? [["table", (one) => one.table], ["dataset", (one) => one.dataset], ["rule", (one) => one.rule]] : [];
     const body = shown.map((one) => [
-      { text: one.row }, ...places.map(([, of]) => ({ text: of(one) })), { text: one.rate, value: one.position },
+      { text: one.row }, ...places.map(([, of]) => ({ text: of(one) })), { text: one.column, value: one.rate },
       { text: figure(one.ours, one.digits), value: one.ours[0] }, { text: figure(one.paper, one.digits), value: one.paper[0] },
       { text: signed(one.difference, one.digits), value: one.difference }, { text: one.explanation },
     ]);
     const column = (kind) => (label) => ({ label, kind });
     const columns = [...["model", ...places.map(([name]) => name)].map(column("text")), ...["rate", "ours", "paper", "difference"].map(column("number")), column("prose")("explanation")];
-    const where = state.everywhere ? "of all tables and datasets" : `of ${state.dataset} in this table; ${table().rules.find((rule) => rule.name === state.rule).label}`;
-    drawTable("lower-table", `${shown.length} ${shown.length === 1 ? "cell" : "cells"} ${where}`, columns, body, `There is no such cell ${where}.`);
+    const where = state.everywhere ? "in all tables and datasets" : `on ${state.dataset} in this table; ${ruleText()}`;
+    drawTable("worse-table", `${shown.length} ${shown.length === 1 ? "cell" : "cells"} ${where}`, columns, body, `No such cell ${where}.`);
   }
 
   function drawSettings() {
-    const { rates, rows, positions } = table();
+    const { columns, rows, rates } = table();
     const body = rows.flatMap((row) => line(row).map((cell, i) => [cell, i]).filter(([cell]) => cell.ours).map(([cell, i]) => [
-      { text: row.label, find: `${row.label} ${row.name}` }, { text: rates[i], value: positions[i] }, { text: settingsText(cell.settings) },
+      { text: row.label, find: `${row.label} ${row.name}` }, { text: columns[i], value: rates[i] }, { text: cell.settings },
       { text: cell.search }, { text: `${cell.tried}`, value: cell.tried }, { text: duration(cell.seconds), value: cell.seconds },
     ]));
-    drawTable("settings-table", `${state.dataset}; ${table().rules.find((rule) => rule.name === state.rule).label}`, [
+    drawTable("settings-table", `${state.dataset}; ${ruleText()}`, [
       { label: "model", kind: "text" }, { label: "rate", kind: "number" }, { label: "settings", kind: "prose" },
       { label: "search", kind: "text" }, { label: "tried", kind: "number" }, { label: "time of the trials", kind: "number" },
-    ], body, "The store has no cell of this dataset.");
+    ], body, "The store has no results for this dataset.");
   }
 
   function drawMachines() {
-    const keep = state.filter;
-    state.filter = "";  // machines are no models
+    const filter = state.filter;
+    state.filter = "";  // the filter is for models
     const body = data.machines.map((one) => [
       { text: one.machine }, { text: one.version }, { text: `${one.trainings}`, value: one.trainings }, { text: duration(one.seconds), value: one.seconds },
     ]);
     const total = data.machines.reduce((sum, one) => sum + one.seconds, 0);
-    drawTable("machines-table", `Together ${duration(total)}`, [
-      { label: "machine", kind: "text" }, { label: "code version", kind: "text" }, { label: "trainings", kind: "number" }, { label: "time", kind: "number" },
+    drawTable("machines-table", `Total: ${duration(total)}`, [
+      { label: "machine", kind: "text" }, { label: "version of asgnn", kind: "text" }, { label: "trainings", kind: "number" }, { label: "time", kind: "number" },
     ], body, "");
-    state.filter = keep;
+    state.filter = filter;
   }
 
   // --- charts ---------------------------------------------------------------------------------------------------
@@ -258,8 +258,8 @@
     return h("ul", { class: "legend" }, items);
   }
 
-  /** Axes, and the hover: the column nearest to the pointer or chosen with the arrow keys, told by ``tell(i)``. */
-  function frame({ caption, note, xs, xLabels, xTitle, yTitle, low, high, height, width, band, tell, describe }) {
+  /** Axes, and a tooltip with `tooltip(i)` for the column nearest to the pointer or selected with the arrow keys. */
+  function frame({ caption, note, xs, xLabels, xTitle, yTitle, low, high, height, width, band, tooltip, describe }) {
     const pad = (high - low || Math.abs(high) || 1) * 0.06;
     const yTicks = ticks(low - pad, high + pad, height > 240 ? 6 : 4);
     const bottom = Math.min(low - pad, yTicks[0] ?? low), top = Math.max(high + pad, yTicks[yTicks.length - 1] ?? high);
@@ -283,7 +283,7 @@
     const leave = () => { at = -1; tip.hidden = true; guide.setAttribute("visibility", "hidden"); };
     function show(i) {
       at = i;
-      const rows = tell(i);
+      const rows = tooltip(i);
       if (!rows.length) { leave(); return; }
       guide.setAttribute("visibility", "visible");
       guide.setAttribute("x1", x(xs[i]));
@@ -315,17 +315,17 @@
     return { whole, svg, x, y, bounds: { above, base: height - below, left, right: width - right } };
   }
 
-  /** lines: {name, label, look, values, bands: [{low, high, opacity}], text(i)}; a value that is null breaks the line. */
+  /** lines: {name, label, look, values, bands: [{low, high, opacity}], text(i)}; null breaks a line. */
   function lineChart({ lines, mark, ...axes }) {
     const all = lines.flatMap(({ values, bands }) => [...values, ...bands.flatMap(({ low, high }) => [...low, ...high])]).filter((value) => value !== null);
     if (!all.length) return null;
     const { xs } = axes;
-    const tell = (i) => {
+    const tooltip = (i) => {
       const here = lines.filter(({ values }) => values[i] !== null && values[i] !== undefined).sort((a, b) => b.values[i] - a.values[i]);
       return here.length ? [axes.head(i), ...here.map((one) => ({ look: one.look, label: one.label, text: one.text(i) }))] : [];
     };
-    const { whole, svg, x, y, bounds } = frame({ ...axes, low: Math.min(...all), high: Math.max(...all), tell,
-      describe: `${axes.yTitle} against ${axes.xTitle}: ${lines.map(({ label }) => label).join("; ")}. Arrow keys tell the values.` });
+    const { whole, svg, x, y, bounds } = frame({ ...axes, low: Math.min(...all), high: Math.max(...all), tooltip,
+      describe: `${axes.yTitle} against ${axes.xTitle}: ${lines.map(({ label }) => label).join("; ")}. Use the arrow keys to read the values.` });
     if (mark && mark.at >= xs[0] && mark.at <= xs[xs.length - 1]) {
       const flip = x(mark.at) > (bounds.left + bounds.right) / 2;
       svg.append(s("line", { class: "trained", x1: x(mark.at), x2: x(mark.at), y1: bounds.above, y2: bounds.base }),
@@ -349,7 +349,7 @@
 
   const hiddenIn = (group) => (one) => !state.hidden.has(`${group}:${one.name}`);
   const widthOf = (element, least) => Math.max(least, element.clientWidth || 640);
-  /** As many columns as fit, each at least so wide: as CSS, and the width of one. */
+  /** As many columns as fit: the CSS grid, and the width of one. */
   function layout(place, least, most) {
     const count = Math.max(1, Math.min(most, Math.floor((place.clientWidth + 24) / (least + 24))));
     return [`repeat(${count}, minmax(0, 1fr))`, Math.max(260, (place.clientWidth - 24 * (count - 1)) / count)];
@@ -373,20 +373,20 @@
   }
 
   function drawCurves() {
-    const { rates, positions, unit, datasets, rows } = table();
+    const { columns, rates, unit, datasets, rows } = table();
     const { label } = data.metrics[state.metric];
-    const axes = { xs: positions, xLabels: positions.map((at, i) => [at, rates[i]]), xTitle: unit, yTitle: label, head: (i) => `${rates[i]} ${unit}` };
+    const axes = { xs: rates, xLabels: rates.map((at, i) => [at, columns[i]]), xTitle: unit, yTitle: label, head: (i) => `${columns[i]} ${unit}` };
     const visible = hiddenIn("rows");
     const place = byId("curves"), small = byId("curves-all");
     const lines = curvesOf(state.dataset, state.paper);
     const names = rows.filter((row) => lines.some(({ name }) => name === row.name)).map((row) => ({ name: row.name, label: row.label, look: looks[row.name] }));
     const width = widthOf(place, 280);
     const chart = lineChart({ ...axes, lines: lines.filter(visible), width, height: width < 500 ? 300 : 420, caption: state.dataset });
-    place.replaceChildren(...(lines.length ? [legend(names, "rows"), chart || nothing("Every line is hidden.")] : [nothing("The store has no such figure of this dataset.")]));
+    place.replaceChildren(...(lines.length ? [legend(names, "rows"), chart || nothing("All lines are hidden.")] : [nothing("The store has no such results for this dataset.")]));
     const others = datasets.filter((dataset) => dataset !== state.dataset);
-    const [columns, room] = layout(small, 300, others.length);
+    const [grid, room] = layout(small, 300, others.length);
     small.replaceChildren(...others.map((dataset) => lineChart({ ...axes, yTitle: "", lines: curvesOf(dataset, state.paper).filter(visible), width: room, height: 220, caption: dataset })).filter(Boolean));
-    small.style.gridTemplateColumns = columns;
+    small.style.gridTemplateColumns = grid;
   }
 
   function drawLayers(kind, draw, empty) {
@@ -398,8 +398,8 @@
     const select = h("select", { onchange: (event) => { state.graph[kind] = event.target.value; render(); byId(kind).querySelector("select").focus(); } });
     options(select, graphs.map((graph) => [graph, graph]), state.graph[kind]);
     const shown = found.filter((one) => one.graph === state.graph[kind]);
-    const [columns, width] = layout(place, 420, Math.min(2, shown.length));
-    place.style.gridTemplateColumns = columns;
+    const [grid, width] = layout(place, 420, Math.min(2, shown.length));
+    place.style.gridTemplateColumns = grid;
     const { entries, charts } = draw(shown, width);
     const head = h("div", { class: "pick" }, h("label", {}, "Graph ", select));
     const keys = h("div", { class: "pick", id: `${kind}-legend` }, legend(entries, kind));
@@ -443,27 +443,27 @@
   }
 
   function drawScalars() {
-    const { rows, rates, positions, unit } = table();
+    const { rows, columns, rates, unit } = table();
     const place = byId("scalars");
     const learned = rows.filter((row) => line(row).some((cell) => cell.scalars && Object.keys(cell.scalars).length));
     const names = [...new Set(learned.flatMap((row) => line(row)).flatMap((cell) => Object.keys(cell.scalars || {})))];
-    if (!names.length) { place.replaceChildren(nothing("No reported trial of this dataset has learned scalars.")); return; }
+    if (!names.length) { place.replaceChildren(nothing("No reported trial on this dataset has learned scalars.")); return; }
     const shown = learned.filter(hiddenIn("scalars"));
-    const [columns, width] = layout(place, 320, 3);
+    const [grid, width] = layout(place, 320, 3);
     const charts = names.map((name) => {
       const of = (row, i) => (line(row)[i].scalars?.[name] || []).filter((value) => value !== null);
-      const all = shown.flatMap((row) => rates.flatMap((_, i) => of(row, i)));
+      const all = shown.flatMap((row) => columns.flatMap((_, i) => of(row, i)));
       if (!all.length) return null;
-      const tell = (i) => {
+      const tooltip = (i) => {
         const here = shown.filter((row) => of(row, i).length);
-        return here.length ? [`${name} at ${rates[i]}`, ...here.map((row) => ({ look: looks[row.name], label: row.label,
+        return here.length ? [`${name} at ${columns[i]}`, ...here.map((row) => ({ look: looks[row.name], label: row.label,
           text: `${short(mean(of(row, i)))} (${short(Math.min(...of(row, i)))} to ${short(Math.max(...of(row, i)))})` }))] : [];
       };
-      const { whole, svg, x, y, bounds } = frame({ caption: name, xs: positions, xLabels: positions.map((at, i) => [at, rates[i]]), xTitle: unit, yTitle: "", band: true,
-        low: Math.min(...all), high: Math.max(...all), height: 220, width, tell, describe: `The scalar ${name} of each trial against ${unit}. Arrow keys tell the values.` });
-      const slot = (bounds.right - bounds.left) / rates.length * 0.8 / shown.length;
-      shown.forEach((row, r) => rates.forEach((_, i) => {
-        const values = of(row, i), look = looks[row.name], middle = x(positions[i]) + (r - (shown.length - 1) / 2) * slot;
+      const { whole, svg, x, y, bounds } = frame({ caption: name, xs: rates, xLabels: rates.map((at, i) => [at, columns[i]]), xTitle: unit, yTitle: "", band: true,
+        low: Math.min(...all), high: Math.max(...all), height: 220, width, tooltip, describe: `The scalar ${name} of each trial against ${unit}. Use the arrow keys to read the values.` });
+      const slot = (bounds.right - bounds.left) / columns.length * 0.8 / shown.length;
+      shown.forEach((row, r) => columns.forEach((_, i) => {
+        const values = of(row, i), look = looks[row.name], middle = x(rates[i]) + (r - (shown.length - 1) / 2) * slot;
         if (!values.length) return;
         svg.append(...values.map((value, k) => s("circle", { class: "dot", r: 2.4, cx: middle + ((k * 7) % 5 - 2) * Math.min(1.6, slot / 8), cy: y(value), style: `${markerOf(look)};stroke-width:1;opacity:.75` })),
           s("path", { class: "mean", d: `M${middle - slot * 0.4},${y(mean(values))}h${slot * 0.8}`, style: `stroke:${colour(look)};stroke-width:2` }));
@@ -471,36 +471,36 @@
       return whole;
     }).filter(Boolean);
     place.replaceChildren(legend(learned.map((row) => ({ name: row.name, label: row.label, look: looks[row.name] })), "scalars"),
-      h("div", { class: "charts", style: `grid-template-columns:${columns}` }, charts));
+      h("div", { class: "charts", style: `grid-template-columns:${grid}` }, charts));
   }
 
-  // --- the whole ------------------------------------------------------------------------------------------------
+  // --- page ------------------------------------------------------------------------------------------------------
 
   function render() {
-    settle();
-    for (const draw of [drawResults, drawAdded, drawCurves, drawLower, drawObjective, drawWeights, drawScalars, drawSettings, drawMachines]) draw();
+    updateControls();
+    for (const draw of [drawResults, drawGain, drawCurves, drawWorse, drawObjective, drawWeights, drawScalars, drawSettings, drawMachines]) draw();
     byId("assumed-of").textContent = table().title;
     byId("assumed").replaceChildren(...table().assumed.map((text) => h("li", {}, text)));
     const kept = new URLSearchParams(["table", "dataset", "metric", "rule"].map((name) => [name, state[name]]));
-    try { history.replaceState(null, "", `#${kept}`); } catch { /* a page in a frame may not touch its address */ }
+    try { history.replaceState(null, "", `#${kept}`); } catch { /* not allowed in some frames */ }
   }
 
   for (const [name, value] of new URLSearchParams(location.hash.slice(1))) if (["table", "dataset", "metric", "rule"].includes(name)) state[name] = value;
   for (const name of ["table", "dataset", "metric", "rule"]) byId(name).addEventListener("change", (event) => {
     state[name] = event.target.value;
-    if (name === "table") state.metric = "";  // each table starts with the figure that it is about
+    if (name === "table") state.metric = "";  // each table starts with its own metric
     render();
   });
   byId("filter").addEventListener("input", (event) => { state.filter = event.target.value.trim(); render(); });
   byId("curves-paper").addEventListener("change", (event) => { state.paper = event.target.checked; render(); });
-  byId("lower-all").addEventListener("change", (event) => {
+  byId("worse-all").addEventListener("change", (event) => {
     state.everywhere = event.target.checked;
-    delete state.sort["lower-table"];  // its columns are others now
+    delete state.sort["worse-table"];  // its columns have changed
     render();
   });
   let width = innerWidth, timer = 0;
   addEventListener("resize", () => {
-    if (innerWidth === width) return;  // a phone's address bar changes the height alone
+    if (innerWidth === width) return;  // a phone's address bar changes only the height
     width = innerWidth;
     clearTimeout(timer);
     timer = setTimeout(render, 150);

@@ -1,0 +1,101 @@
+"""The data that the script of the HTML page draws, ready for JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from asgnn.experiments.report import text
+from asgnn.experiments.report.data import Report, WorseCell
+from asgnn.experiments.report.layers import LayerCurves
+from asgnn.experiments.report.tables import MeanStd, ReportTable, TableCell, metric
+
+
+def page_data(report: Report) -> dict[str, Any]:
+    names = dict.fromkeys(name for table in report.tables for cell in table.cells for name in cell.figures)
+    names |= dict.fromkeys(table.spec.figure for table in report.tables)
+    return {
+        "metrics": {name: vars(metric(name)) for name in names},
+        "tables": [_table(table) for table in report.tables],
+        "worse": [_worse(one) for one in report.worse],
+        "layers": [_layers(one) for one in report.layers],
+        "machines": [vars(one) for one in report.machines],
+    }
+
+
+def _table(table: ReportTable) -> dict[str, Any]:
+    spec = table.spec
+    cells: dict[str, dict[str, Any]] = {rule: {} for rule in spec.rules}
+    for rule, dataset, lines in table.parts:
+        cells[rule][dataset] = {row: [_cell(cell) for cell in line] for row, line in lines.items()}
+    return {
+        "name": spec.name,
+        "title": spec.title,
+        "figure": spec.figure,
+        "unit": spec.unit,
+        "columns": table.columns,
+        "rates": spec.rates,
+        "datasets": table.datasets,
+        "rules": spec.rules,
+        "rows": [{"name": row.name, "label": table.labels[row.name], "twin": row.twin} for row in spec.rows],
+        "assumed": spec.assumed,
+        "cells": cells,
+    }
+
+
+def _cell(cell: TableCell) -> dict[str, Any]:
+    found: dict[str, Any] = {"paper": _pair(cell.paper)} if cell.paper else {}
+    if cell.choice is None or not cell.outcomes:
+        return found
+    gain = cell.gain
+    return found | {
+        "ours": {name: [*_pair(figure), cell.ranks.get(name, 0)] for name, figure in cell.figures.items()},
+        "difference": _finite(cell.difference),
+        "gain": gain and {"difference": _finite(gain.difference), "p": text.p_value(gain), "trials": gain.trials},
+        "trials": len(cell.outcomes),
+        "wanted": len(cell.choice.trainings),
+        "diverged": text.diverged(cell),
+        "rule": cell.choice.rule,
+        "search": cell.choice.search,
+        "tried": cell.choice.tried,
+        "settings": text.settings(cell.choice.settings),
+        "seconds": _short(sum(outcome.seconds for outcome in cell.outcomes)),
+        "machines": sorted({f"{outcome.machine}, {outcome.version}" for outcome in cell.outcomes}),
+        "scalars": {name: list(map(_short, values)) for name, values in cell.scalars.items()},
+    }
+
+
+def _worse(one: WorseCell) -> dict[str, Any]:
+    cell, table = one.cell, one.table
+    return {
+        "table": table.spec.name,
+        "dataset": cell.dataset,
+        "column": table.spec.column(cell.rate),
+        "rate": cell.rate,
+        "row": table.labels[cell.row],
+        "rule": cell.chosen_by,
+        "digits": table.metric.digits,
+        "ours": _pair(cell.ours),
+        "paper": _pair(cell.paper),
+        "difference": _finite(cell.difference),
+        "explanation": one.explanation,
+    }
+
+
+def _layers(one: LayerCurves) -> dict[str, Any]:
+    lines = {part: {name: list(map(_short, line)) for name, line in of.items()} for part, of in one.lines.items()}
+    return vars(one) | {"lines": lines}
+
+
+def _pair(figure: MeanStd | None) -> list[float | None]:
+    return [_finite(figure.mean), _finite(figure.std)] if figure else [None, None]
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return round(value, 6) if value is not None and math.isfinite(value) else None
+
+
+def _short(value: float) -> float | None:
+    """To five digits: for values that are drawn and not printed."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None

@@ -1,0 +1,160 @@
+"""Modules from elsewhere, such as PyG's, as models like any other."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import threading
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.parameter import is_lazy
+
+from asgnn.errors import ConfigError, GraphError
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
+from asgnn.models.base import NodeClassifier
+from asgnn.models.layers import Rng, Streams
+from asgnn.models.per_graph import once_per_graph
+
+# Modules from elsewhere draw from torch's global generator, of which there is one for all threads.
+_GLOBAL_GENERATOR = threading.Lock()
+
+
+class Foreign(NodeClassifier):
+    """A module that maps ``(x, edge_index)``, and ``edge_weight`` if it takes that, to (N, C) scores.
+
+    It is trained alone: its parameters belong to one trial. Lazy parameters (``in_channels=-1``) get their sizes from
+    the first graph.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        names = inspect.signature(module.forward).parameters
+        # PyG's basic models all have the argument, and some of them pass over it
+        self.takes_weight = "edge_weight" in names and getattr(module, "supports_edge_weight", True)
+
+    @property
+    def batch_key(self) -> tuple[Hashable, ...]:
+        return (id(self.module),)
+
+    def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
+        inputs = _inputs(features, adj)
+        if len(inputs) == 3 and not self.takes_weight:
+            raise GraphError(
+                f"The forward of {type(self.module).__name__} takes no edge_weight, and the graph has one; remove it, "
+                "or use a module that takes it."
+            )
+        out = self.call(*inputs) if rng is None else self._seeded(rng, *inputs)
+        if not isinstance(out, Tensor) or out.dim() != 2 or out.size(0) != features.num_nodes:
+            what = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise ConfigError(
+                f"{type(self.module).__name__} must return one row of scores for each of the {features.num_nodes} "
+                f"nodes; it returned {what}."
+            )
+        return out.unsqueeze(0)
+
+    def _seeded(self, rng: Streams, *inputs: Tensor) -> Tensor:
+        """The trial's own stream seeds the global generator, which is put back afterwards."""
+        seed, device = int(rng.bits(1)), inputs[0].device
+        with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            return self.call(*inputs)
+
+    def call(self, *inputs: Tensor) -> Tensor:
+        out: Tensor = self.module(*inputs[:2], **({"edge_weight": inputs[2]} if inputs[2:] else {}))
+        return out
+
+    def size_up(self, features: Features, adj: Adjacency) -> None:
+        if any(is_lazy(value) for value in (*self.module.parameters(), *self.module.buffers())):
+            with torch.no_grad():
+                self.logits(features, adj, None)
+
+    def trained(self) -> list[Tensor]:
+        """Buffers too: a module may keep running means."""
+        return [*self.parameters(), *self.buffers()]
+
+    def stacked_with(self, models: Sequence[NodeClassifier]) -> NodeClassifier:
+        return _Stacked(self.module)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Start anew, by the module's own methods, from torch's global generator or a seed drawn from the given one."""
+        with _GLOBAL_GENERATOR, torch.random.fork_rng(enabled=generator is not None):
+            if generator is not None:
+                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            for module in self.module.modules():
+                if callable(reset := getattr(module, "reset_parameters", None)):
+                    reset()
+
+
+class _Stacked(Foreign):
+    """The same with a leading dimension of 1 on every parameter and buffer; the module lends its computation."""
+
+    stacked = 1
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        del self.module
+        self.__dict__["module"] = copy.deepcopy(module)  # not registered: its own parameters are not the ones trained
+        self._names: dict[str, str] = {}
+        for i, (name, value) in enumerate(module.named_parameters()):
+            self._names[name] = f"parameter{i}"
+            self.register_parameter(f"parameter{i}", nn.Parameter(value.detach().clone()[None], value.requires_grad))
+        for i, (name, buffer) in enumerate(module.named_buffers()):
+            self._names[name] = f"buffer{i}"
+            self.register_buffer(f"buffer{i}", buffer.detach().clone()[None])
+
+    def call(self, *inputs: Tensor) -> Tensor:
+        values = {name: getattr(self, own)[0] for name, own in self._names.items()}
+        out: Tensor = functional_call(self.module, values, inputs[:2], {"edge_weight": inputs[2]} if inputs[2:] else {})
+        return out
+
+    def train(self, mode: bool = True) -> Any:
+        self.__dict__["module"].train(mode)
+        return super().train(mode)
+
+
+@once_per_graph
+def _inputs(features: Features, adj: Adjacency) -> tuple[Tensor, ...]:
+    """x, edge_index without self-loops and, where a weight is not 1, edge_weight."""
+    apart = ~adj.loops
+    edges, weight = adj.edge_index[:, apart], adj.weight[apart]
+    return (features.to_dense(), edges) if bool((weight == 1).all()) else (features.to_dense(), edges, weight)
+
+
+def as_model(module: nn.Module) -> NodeClassifier:
+    """The module itself where it is a model of this library, else the module as one."""
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"A model must be a torch.nn.Module, and this is a {type(module).__name__}.")
+    return module if isinstance(module, NodeClassifier) else Foreign(module)
+
+
+def build_foreign(kind: type[nn.Module], settings: Mapping[str, Any], rng: torch.Generator) -> nn.Module:
+    """A module with these settings, whose start is drawn from ``rng``; torch's global generator is left alone."""
+    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=rng)))
+        try:
+            return kind(**settings)
+        except (TypeError, ValueError) as cause:
+            raise ConfigError(f"{kind.__name__} cannot be made with these settings: {_line(cause)}.") from cause
+
+
+def find_module(name: str) -> type[nn.Module]:
+    """The class called ``package.module:Class``."""
+    place, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(place), attribute, None)
+    except Exception as cause:  # whatever the import of a module from elsewhere raises
+        raise ConfigError(f"{place!r} cannot be imported: {_line(cause)}.") from cause
+    if not isinstance(found, type) or not issubclass(found, nn.Module):
+        raise ConfigError(f"{place} has no class {attribute!r} that is a torch.nn.Module.")
+    return found
+
+
+def _line(cause: Exception) -> str:
+    return " ".join(str(cause).split()).rstrip(".") or type(cause).__name__

@@ -1,0 +1,202 @@
+"""Odd commands, stores and files for the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import asgnn
+from asgnn import attacks
+from asgnn.errors import AsgnnError
+from tests.fuzz.draw import LIMIT, Draw, Wrong, must
+
+DEFECT = ("defect of asgnn", "Traceback")
+SHORT = ["--dataset", "cora", "--set", "epochs=1", "--trials", "1"]  # a training of a moment
+
+
+def surroundings() -> dict[str, str]:
+    """Without a network, a mirror or the cache of a person."""
+    return {"ASGNN_CACHE": str(Path.cwd() / "cache"), "ASGNN_MIRROR": "", "https_proxy": "http://127.0.0.1:9"}
+
+
+def command(*words: str) -> tuple[int, str, str]:
+    """Runs the command line in this process: exit code, standard output, standard error."""
+    code: Any = 0
+    texts = []
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as out,
+        tempfile.TemporaryFile("w+", errors="replace") as err,
+        mock.patch.object(sys, "argv", ["asgnn", *words]),
+        mock.patch.dict(os.environ, surroundings() | {"COLUMNS": "200"}),
+    ):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                from asgnn.cli import run
+
+                run()
+            except SystemExit as leave:
+                code = leave.code
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read())
+    return int(code or 0), texts[0], texts[1]
+
+
+def judged(code: int, out: str, err: str) -> None:
+    """An exit code and texts as they should be: raises what :func:`run_case` tells apart."""
+    for words in DEFECT:
+        if words in err:
+            raise Wrong(" ".join(err.split())[-300:])
+    if code == 0:
+        must("nan" not in out.lower().split(), "nan in what was printed")
+        return
+    must(code in (1, 2, 3, 130), f"exit code {code}")
+    must(bool(err.strip()), f"exit code {code} without a sentence")
+    raise AsgnnError("The command line said: " + " ".join(err.split()).rstrip(".") + ".")
+
+
+def odd_word(draw: Draw) -> str:
+    return str(
+        draw.one(
+            "0", "1", "-1", "2", "1e9", "99999999999999999999", "nan", "inf", "-inf", "1.5", "", " ", "a", "None",
+            "true", "random", "random:0", "random:-1", "random:x", "random:99999999999999999999", "published", "cora",
+            "gcn", "é", "\ud800", "a=b", "=", "lr=", "lr=nan", "lr=1e300", "dropout=2", "epochs=0",
+            "hidden_channels=99999999999", "num_layers=-3", "[red]x[/red]", "{}", "[" * 2000, "x" * 5000, "--help",
+            "torch.nn:Linear", "os:system", "asgnn.nowhere:X", ":", "torch_geometric.nn:GCN", lambda d: d.path(),
+        )
+    )  # fmt: skip
+
+
+OPTIONS = {
+    "train": ["--dataset", "--model", "--set", "--poisoned", "--rate", "--split", "--trials", "--store", "--device"],
+    "attack": ["--dataset", "--method", "--rate", "--per-target", "--split", "--trial", "--seed", "--set", "--device"],
+    "reproduce": ["--dataset", "--models", "--rates", "--trials", "--search", "--splits", "--store", "--executor",
+                  "--workers", "--batch", "--device"],
+    "demo": ["--trials", "--device"],
+    "report": ["--format"],
+    "datasets": [],
+}  # fmt: skip
+
+
+def case_command(draw: Draw) -> None:
+    """A command with one or two options that are odd; the rest keeps it short where it is right."""
+    name = draw.one("train", "train", "attack", "attack", "reproduce", "report", "demo", "datasets", "store", "nothing")
+    output = str(draw.folder / "out")
+    words: list[str] = {
+        "train": [*SHORT, "--model", draw.one("mlp", "sgc")],
+        "attack": ["--dataset", "cora", "--method", draw.one("random", "dice"), "--rate", "0.001", "-o", "out.npz"],
+        # nothing that is right here would be short, so one thing is always wrong
+        "reproduce": ["small", "--store", "out.sqlite", "--trials", draw.one("0", "-1"), "--device", "cpu"],
+        "demo": ["--trials", draw.one("0", "-1", "x"), "-o", output],
+        "report": [draw.path(), "-o", output],
+        "datasets": draw.one([], ["--json"]),
+        "store": draw.one(["show", draw.path()], ["merge", "out.sqlite", draw.path()], [], ["nothing"]),
+        "nothing": [odd_word(draw)],
+    }[name]
+    words = [*words]
+    for _ in range(draw.count(0, 2)):
+        if OPTIONS.get(name) and name != "demo":
+            option = draw.one(*OPTIONS[name])
+            if name == "reproduce" and option == "--trials":
+                continue
+            words += [option, odd_word(draw)]
+    judged(*command(*([] if name == "nothing" else [name]), *words))
+
+
+@functools.cache
+def small_store() -> bytes:
+    """A store with the outcomes of a few short trainings."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.sqlite"
+        for model in ("mlp", "sgc"):
+            code, _, err = command("train", *SHORT, "--model", model, "--store", str(path))
+            if code:
+                raise Wrong(f"a store cannot be made: {err}")
+        return path.read_bytes()
+
+
+def case_store(draw: Draw) -> None:
+    """Reads a store whose bytes or fields are not what was written."""
+    path = draw.folder / "a.sqlite"
+    path.write_bytes(small_store())
+    shown = command("store", "show", str(path), "--json")
+    if draw.chance(0.6):
+        path.write_bytes(draw.damage(small_store()))
+    else:
+        tamper_with_store(draw, path)
+    other, page = str(draw.folder / "b.sqlite"), str(draw.folder / "report")
+    match draw.count(0, 3):
+        case 0:
+            found = command("store", "show", str(path), "--json")
+        case 1:
+            found = command("store", "merge", other, str(path))
+        case 2:
+            found = command("report", str(path), "-o", page, "--format", "markdown")
+        case _:
+            found = command("train", *SHORT, "--model", "mlp", "--store", str(path))
+    must(shown[0] == 0, "a store that is whole was refused")
+    judged(*found)
+
+
+def tamper_with_store(draw: Draw, path: Path) -> None:
+    """One field of one table gets another value, as an editor of SQLite files would give it."""
+    with contextlib.closing(sqlite3.connect(path)) as connection, contextlib.suppress(sqlite3.Error):
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        table = draw.one(*tables)
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        value = draw.one(
+            0,
+            -1,
+            2**62,
+            0.5,
+            "x",
+            "",
+            b"",
+            b"\xff\x00",
+            None,
+            "{}",
+            "[]",
+            '{"test": 2.0}',
+            '{"test": "nan"}',
+            "[" * 9999,
+        )
+        with connection:
+            connection.execute(f"UPDATE {table} SET {draw.one(*columns)} = ?", (value,))
+
+
+def case_poisoned_file(draw: Draw) -> None:
+    """Trains on flips out of a damaged file."""
+    clean = asgnn.load_dataset("cora")
+    path = draw.folder / "flips.npz"
+    attacks.random_flips(clean, 3, draw.generator()).save(path)
+    if draw.chance(0.8):
+        path.write_bytes(draw.damage(path.read_bytes()))
+    judged(*command("train", *SHORT, "--model", "sgc", "--poisoned", str(path)))
+
+
+def case_process(draw: Draw) -> None:
+    """The same in a process of its own, in odd surroundings."""
+    words = draw.one(
+        ["datasets"], ["--version"], ["store", "show", "nowhere"], ["report", "."], ["train", "--dataset", "x"],
+        ["attack", "--dataset", "cora", "--method", "random", "--rate", "inf", "-o", "out.npz"],
+    )  # fmt: skip
+    odd = draw.one(
+        {"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {"HOME": "/nonexistent"}, {"COLUMNS": "1"},
+        {"TERM": "dumb"}, {"ASGNN_MIRROR": "/nonexistent"}, {"ASGNN_CACHE": ""}, {"PYTHONOPTIMIZE": "2"},
+    )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "asgnn", *words],
+        capture_output=True,
+        env={**os.environ, **surroundings(), **odd},
+        timeout=LIMIT,
+        check=False,
+    )
+    judged(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))

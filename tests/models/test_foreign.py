@@ -1,0 +1,185 @@
+"""Modules from elsewhere are models like any other: in a batch of trainings, in recipes, with weights of edges."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric import nn as pyg
+
+from asgnn.errors import ConfigError, GraphError
+from asgnn.models import GCN
+from asgnn.models.foreign import Foreign, as_model
+from asgnn.training import TrainConfig, Trial, accuracy, fit, fit_many, predict, recipe
+from tests.training.problem import CLASSES, NODES, WORDS, graph, split_of, trial
+
+SPLIT = split_of(0)
+CONFIG = TrainConfig(epochs=20, lr=0.05)
+
+
+class Tied(nn.Module):
+    """Two layers that share one matrix, and a norm with running means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WORDS, WORDS), nn.Linear(WORDS, WORDS)
+        self.second.weight = self.first.weight
+        self.norm, self.last = nn.BatchNorm1d(WORDS), nn.Linear(WORDS, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.last(self.norm(self.second(F.dropout(self.first(x).relu(), 0.3, self.training))))
+
+
+class Wrong(nn.Module):
+    def __init__(self, out: object) -> None:
+        super().__init__()
+        self.weight, self.out = nn.Parameter(torch.zeros(1)), out
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> object:
+        return self.out
+
+
+MODULES = {
+    "pyg gcn": lambda: pyg.GCN(WORDS, 8, 2, CLASSES, dropout=0.5),
+    "pyg gat": lambda: pyg.GAT(WORDS, 8, 2, CLASSES, dropout=0.2),
+    "pyg sage": lambda: pyg.GraphSAGE(WORDS, 8, 2, CLASSES),
+    "lazy": lambda: pyg.GCN(-1, 8, 2, CLASSES),
+    "tied": Tied,
+}
+
+
+def build(name: str, seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return MODULES[name]()
+
+
+@pytest.mark.parametrize("name", ["pyg sage", "lazy"])
+def test_trains_as_by_hand(name: str) -> None:
+    """Without dropout nothing is random: torch's Adam on torch's cross-entropy, written out."""
+    data = graph(torch.float32)
+    ours, peer = build(name), build(name)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)  # from which a lazy module draws its start
+        one = fit(ours, data, CONFIG, split=SPLIT)
+        torch.manual_seed(1)
+        peer(data.x, data.edge_index)
+    optimizer = torch.optim.Adam(peer.parameters(), lr=CONFIG.lr, weight_decay=CONFIG.weight_decay)
+    for expected in one.history.train_loss.tolist():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(peer(data.x, data.edge_index)[SPLIT.train], data.y[SPLIT.train])
+        loss.backward()
+        optimizer.step()
+        assert loss.item() == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_keeps_the_best_epoch_with_its_buffers(name: str) -> None:
+    data = graph(torch.float32)
+    module = build(name)
+    one = fit(module, data, CONFIG, split=SPLIT)
+    assert one.model is module
+    assert accuracy(module, data, SPLIT.val) == pytest.approx(one.val_accuracy, abs=1e-6)
+    torch.testing.assert_close(one.logits[0], module(data.x, data.edge_index).detach(), rtol=1e-4, atol=1e-5)
+    if isinstance(module, Tied):
+        assert module.second.weight is module.first.weight
+        assert int(module.norm.num_batches_tracked) == one.best_epoch
+
+
+def test_in_a_batch_of_trainings_with_other_models() -> None:
+    """Each module gets what it gets alone; models of the library still share their batch."""
+    data = graph(torch.float32)
+    names = ["pyg gcn", "pyg sage", "pyg gcn"]
+    foreign = [Trial(build(name, i), TrainConfig(15, lr=0.05, seed=i), SPLIT) for i, name in enumerate(names)]
+    ours = [trial("gcn", i, torch.float32) for i in range(2)]
+    fits = fit_many([foreign[0], ours[0], foreign[1], ours[1], foreign[2]], data)
+    assert [one.batch for one in fits] == [1, 2, 1, 2, 1]
+    for i, one in enumerate(fits[::2]):
+        alone = fit(build(names[i], i), data, TrainConfig(15, lr=0.05, seed=i), split=SPLIT)
+        assert torch.equal(one.history.val_loss, alone.history.val_loss)
+
+
+def test_weights_of_edges_reach_a_module_that_takes_them() -> None:
+    """Weight 0 on every edge is a graph without edges; all 1 is no weight at all."""
+    weighted, empty, plain = (graph(torch.float32) for _ in range(3))
+    weighted.edge_weight = torch.zeros(weighted.num_edges)
+    empty.edge_index = torch.empty(2, 0, dtype=torch.int64)
+    ours, none = (fit(build("pyg gcn"), data, CONFIG, split=SPLIT) for data in (weighted, empty))
+    torch.testing.assert_close(ours.history.val_loss, none.history.val_loss, rtol=1e-4, atol=1e-5)
+    assert torch.equal(predict(ours.model, weighted), predict(ours.model, empty))
+    assert not torch.equal(predict(ours.model, weighted), predict(ours.model, plain))
+
+
+def test_weights_of_edges_are_refused_by_a_module_without_them() -> None:
+    data = graph(torch.float32)
+    module = build("pyg sage")
+    data.edge_weight = torch.ones(data.num_edges)
+    fit(module, data, CONFIG, split=SPLIT)
+    data.edge_weight[0] = 0.5
+    for call in (lambda: fit(module, data, CONFIG, split=SPLIT), lambda: predict(module, data)):
+        with pytest.raises(GraphError, match="The forward of GraphSAGE takes no edge_weight, and the graph has one"):
+            call()
+
+
+def test_several_threads_give_what_one_gives() -> None:
+    data = graph(torch.float32)
+
+    def run(i: int) -> Tensor:
+        if i % 2:
+            return fit(build("pyg gcn", i), data, TrainConfig(12, seed=i), split=SPLIT).history.train_loss
+        one = trial("asgnn", 0, torch.float32, seed=i)
+        return fit(one.model, data, one.config, split=SPLIT).history.train_loss
+
+    threads = torch.get_num_threads()
+    one_by_one = [run(i) for i in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(run, range(8)))
+    assert all(torch.equal(a, b) for a, b in zip(one_by_one, together, strict=True))
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("settings", [{"hidden_channels": 8, "num_layers": 2}, {"hidden_channels": 4, "num_layers": 3}])
+def test_a_recipe_by_the_name_of_a_class(settings: dict[str, int]) -> None:
+    data = graph(torch.float32)
+    state = torch.get_rng_state()
+    made = [
+        recipe("torch_geometric.nn:GCN", **settings, lr=0.1, epochs=4).trial(data, SPLIT, seed) for seed in (3, 3, 4)
+    ]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert {type(one.model) for one in made} == {pyg.GCN}
+    assert made[0].config == TrainConfig(4, lr=0.1, seed=3)
+    first, again, other = ([p.detach() for p in one.model.parameters()] for one in made)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[-1], other[-1])
+    assert all(one.batch == 1 for one in fit_many(made, data))
+
+
+BAD = {
+    "missing setting": ("GCN cannot be made with these settings: .*hidden_channels", {}),
+    "wrong kind": ("setting hidden_channels must be a whole number", {"hidden_channels": "many", "num_layers": 2}),
+    "the graph's": ("GCN has no setting in_channels", {"hidden_channels": 3, "num_layers": 2, "in_channels": 3}),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_settings_of_a_class_get_a_sentence(case: str) -> None:
+    message, settings = BAD[case]
+    with pytest.raises(ConfigError, match=message):
+        recipe("torch_geometric.nn:GCN", **settings).trial(graph(torch.float32), SPLIT, 0)
+
+
+@pytest.mark.parametrize("out", [None, torch.zeros(NODES), torch.zeros(3, CLASSES), (torch.zeros(NODES, CLASSES),)])
+def test_a_wrong_answer_gets_a_sentence(out: object) -> None:
+    with pytest.raises(ConfigError, match=f"Wrong must return one row of scores for each of the {NODES} nodes"):
+        fit(Wrong(out), graph(torch.float32), CONFIG, split=SPLIT)
+
+
+def test_a_model_of_the_library_stays_as_it_is() -> None:
+    model, module = GCN(3, 3, 3), nn.Linear(3, 3)
+    assert as_model(model) is model
+    assert isinstance(as_model(module), Foreign)
+    with pytest.raises(ConfigError, match=r"must be a torch\.nn\.Module, and this is a function"):
+        as_model(lambda x: x)  # type: ignore[arg-type]

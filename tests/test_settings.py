@@ -1,0 +1,119 @@
+"""Settings are read off constructors: nothing is listed twice, and a mark says what trials of a batch may differ in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from asgnn import recipe
+from asgnn.errors import ConfigError
+from asgnn.models import NodeClassifier, stack
+from asgnn.models.layers import Linear, Rng, Streams
+from asgnn.settings import REQUIRED, PerTrial, Setting, arguments_for, check_count, settings_of
+from asgnn.training import RECIPES
+from tests.training.problem import graph, split_of
+
+# A second value for every setting of every model, other than the recipe's.
+OTHER: dict[str, Any] = {
+    "hidden_channels": 5, "num_layers": 3, "mlp_layers": 3, "dropout": 0.3, "heads": 2, "alpha": 0.3, "threshold": 0.2,
+    "rank": 3, "temperature": 0.7, "gamma": 1.7, "lam_hat": 0.6, "lam": 0.4, "lambda1": 0.05, "lambda2": 0.7,
+    "norm": "l1", "mu1": 2.0, "mu2": 0.2, "eta1": 0.05, "eta2": 0.01, "objective": "paper", "support": "dense",
+    "structure": "exact", "update": "joint", "normalization": "rw", "h_steps": 2, "s_steps": 2, "unit_norm": True,
+    "constraint": "positive", "backend": "edges", "beta": 0.5, "structure_lr": 0.02, "inner_steps": 1,
+    "symmetric": False, "squared": True, "method": "exact", "learn": ("lam",),
+}  # fmt: skip
+OTHER_OF = {("asgnn-paper", "objective"): "degree", ("asgnn-paper", "structure"): "frozen"}
+NEEDS = {name: {"constraint": "positive"} for name in ("unit_norm", "update")}
+# learn is given in Python only (tests/models/test_stack.py has it); the other normalization needs a frozen structure.
+CASES = [
+    (name, setting)
+    for name in RECIPES
+    for setting in settings_of(RECIPES[name].kind)
+    if setting not in ("in_channels", "out_channels", "learn", "normalization")
+]
+
+
+@pytest.mark.parametrize(("name", "setting"), CASES)
+def test_trials_may_differ_exactly_where_it_is_marked(name: str, setting: str) -> None:
+    """Either two models with another value cannot share a batch, or in the batch each gives what it gives alone."""
+    data, split = graph(), split_of(0)
+    changed = {setting: OTHER_OF.get((name, setting), OTHER[setting])}
+
+    def build(seed: int, **settings: Any) -> NodeClassifier:
+        made = recipe(name, **NEEDS.get(setting, {}), **settings).trial(data, split, seed).model.double()
+        assert isinstance(made, NodeClassifier)
+        return made
+
+    models = [build(0), build(1, **changed)]
+    if not recipe(name).settings[setting].per_trial:
+        with pytest.raises(ConfigError, match="share a batch"):
+            stack(models)
+        return
+    many = stack(models)
+    for training in (False, True):
+        out = many.train(training)(data.x, data.edge_index, rng=Streams([1, 2]))
+        for i, model in enumerate(models):
+            alone = model.train(training)(data.x, data.edge_index, rng=Streams([1 + i]))
+            torch.testing.assert_close(out[i], alone, rtol=1e-9, atol=1e-9)
+    # the setting does something, so that the agreement says something
+    without, with_it = (model(data.x, data.edge_index, rng=Streams([1])) for model in (build(0), build(0, **changed)))
+    assert not torch.allclose(without, with_it, rtol=1e-6)
+
+
+class Example(NodeClassifier):
+    """A model of one's own, as the how-to has it: its constructor is all it says about its settings."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, power: int = 2, rate: PerTrial = 0.5) -> None:
+        super().__init__()
+        self.power, self.linear = power, Linear(in_channels, out_channels)
+        self.register_buffer("rate", torch.tensor(rate))
+
+    def logits(self, features: Any, adj: Any, rng: Rng) -> torch.Tensor:
+        return self.linear.add_bias(features.linear(self.linear.weights, None, None))
+
+
+def test_a_model_knows_its_settings() -> None:
+    assert Example(3, 2, rate=0.25).settings == {"in_channels": 3, "out_channels": 2, "power": 2, "rate": 0.25}
+    assert settings_of(Example)["power"] == Setting("power", 2, int, False, "power")
+    assert settings_of(Example)["rate"] == Setting("rate", 0.5, float, True, "rate")
+    assert settings_of(Example)["in_channels"].default is REQUIRED
+    assert stack([Example(3, 2, rate=0.25), Example(3, 2)]).stacked == 2
+    with pytest.raises(ConfigError):
+        stack([Example(3, 2), Example(3, 2, power=3)])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_settings_make_the_model_again(name: str) -> None:
+    model = recipe(name).trial(graph(torch.float32), split_of(0), 0).model
+    assert isinstance(model, NodeClassifier)
+    again = type(model)(**arguments_for(type(model), model.settings))
+    assert again.settings == model.settings
+    assert again.batch_key == model.batch_key
+
+
+PARSED = [
+    ("hidden_channels", "7", 7), ("dropout", "0.25", 0.25), ("unit_norm", "True", True), ("unit_norm", "false", False),
+    ("eta2", "none", None), ("structure", "frozen", "frozen"), ("lr", "1e-3", 1e-3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "text", "value"), PARSED)
+def test_a_text_is_read_by_the_kind_of_its_setting(setting: str, text: str, value: object) -> None:
+    assert recipe("asgnn").settings[setting].parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [("hidden_channels", "7.5"), ("dropout", "much"), ("unit_norm", "1"), ("learn", "lam"), ("epochs", "")],
+)
+def test_a_text_that_cannot_be_read_gets_a_sentence(setting: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"The setting {setting} must be .*, and '{text}' is not"):
+        recipe("asgnn").settings[setting].parse(text)
+
+
+@pytest.mark.parametrize("value", [0, -1, 11, 2.0, True, None, "3", float("nan"), 2**70])
+def test_counts_are_whole_numbers_in_a_range(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"parts must be a whole number from 1 to 10; it is .*\."):
+        check_count("parts", value, 1, 10)
