@@ -162,9 +162,9 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
         "No split of acm is published",
     ),
     "unknown setting": (
-        ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "lr=2", "-o", "f.npz"],
+        ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "depth=2", "-o", "f.npz"],
         2,
-        "metattack has no setting 'lr', only variant, exact, add, remove",
+        "metattack has no setting 'depth', only variant",
     ),
     "setting without value": (
         ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "exact", "-o", "f.npz"],
@@ -532,8 +532,8 @@ TAMPERED: dict[str, Callable[[dict[str, np.ndarray]], object]] = {
     "no flips": lambda arrays: arrays.pop("flips"),
     "flips of another shape": lambda arrays: arrays.update(flips=arrays["flips"][0]),
     "flips of another type": lambda arrays: arrays.update(flips=arrays["flips"].astype(float)),
-    "labels that are no classes": lambda arrays: arrays["labels"].fill(99),
-    "negative labels": lambda arrays: arrays["labels"].fill(-5),
+    "labels that are no classes": lambda arrays: arrays["pseudo"].fill(99),
+    "negative labels": lambda arrays: arrays["pseudo"].fill(-5),
     "no names": lambda arrays: arrays.update(names=np.frombuffer(b"{}", np.uint8)),
     "nested names": lambda arrays: arrays.update(names=np.frombuffer(b"[" * 100_000, np.uint8)),
     "no checksum": lambda arrays: arrays.pop("checksum"),
@@ -552,7 +552,7 @@ def test_a_tampered_checkpoint_is_not_used(asgnn: Run, tmp_path: Path, monkeypat
         write_attack(case, file, progress=stop)
     with np.load(half) as found:
         whole = {name: found[name].copy() for name in found.files}
-    assert {"flips", "labels"} <= whole.keys()
+    assert {"flips", "pseudo"} <= whole.keys()
     for name, tamper in TAMPERED.items():
         arrays = {key: value.copy() for key, value in whole.items()}
         tamper(arrays)

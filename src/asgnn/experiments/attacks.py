@@ -22,7 +22,7 @@ from asgnn.experiments.measure import Graph, find_split, load_graph
 from asgnn.experiments.values import PER_TARGET, TAKES, Attack, Case, SplitName, regular_file
 from asgnn.graphs import Perturbation, Split, diff
 from asgnn.progress import Progress
-from asgnn.settings import Setting, settings_of
+from asgnn.settings import Setting, arguments_for, settings_of
 from asgnn.version import __version__
 
 METHODS: dict[str, Callable[..., Perturbation]] = {
@@ -91,7 +91,8 @@ def make_attack(
         targets = attacked_nodes(graph.data, split, attack.targets)
     known = inspect.signature(method).parameters
     options: dict[str, Any] = {"device": device, "checkpoint": checkpoint, "progress": progress}
-    options = {name: value for name, value in options.items() if name in known} | dict(attack.settings)
+    options = {name: value for name, value in options.items() if name in known}
+    options |= arguments_for(method, dict(attack.settings))
     inputs = {
         "budget": int(attack.amount * (graph.data.num_edges // 2)),
         "per_target": int(attack.amount),
