@@ -91,8 +91,8 @@ def _device(name: DeviceName) -> str:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on a terminal; called with what is done, of how much, of what."""
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal; called with what is done, and of how much."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -101,7 +101,7 @@ def _bar(what: str) -> Iterator[Callable[..., None]]:
     )
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total, what=what: bar.update(task, completed=done, total=total, description=what)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _table(title: str, headings: tuple[str, ...], left: tuple[str, ...] = (), caption: str | None = None) -> Table:
@@ -366,12 +366,9 @@ def reproduce(
         # many workers want all work at once that does not wait for other work
         together=executor is ExecutorName.ray or workers > 1,
     )
-    with (
-        _executor(executor, address, workers, device) as (run, place),
-        _store(store_path) as kept,
-        _progress(asked.expected) as (progress, attacking),
-    ):
+    with _executor(executor, address, workers, device) as (run, place), _store(store_path) as kept:
         assert kept is not None
+        progress, attacking = _progress(asked.expected)
         engine = Engine(kept, run, place, largest=batch, progress=progress, attacking=attacking)
         for choices in engine.carry_out(asked):
             _show_choices(kept, choices)
@@ -406,9 +403,8 @@ def _number(word: str) -> float:
         raise ConfigError(f"A rate is a number, and {word!r} is not.") from None
 
 
-@contextmanager
-def _progress(expected: int) -> Iterator[tuple[Callable[[int, Batch], None], Callable[[Case, int, int], None]]]:
-    """What is done, what is left and when it ends: a bar for a person, lines for a log, one a batch."""
+def _progress(expected: int) -> tuple[Callable[[int, Batch], None], Callable[[Case, int, int], None]]:
+    """What is done, what is left and when it ends: a line on standard error for each batch."""
     began = last = time.monotonic()
     first, said = -1, 0.0
 
@@ -428,21 +424,11 @@ def _progress(expected: int) -> Iterator[tuple[Callable[[int, Batch], None], Cal
         now = time.monotonic()
         began, last = began + now - last, now  # what attacks take is no time of trainings
         if made == flips or now - said >= PAUSE:
-            print(f"{_attack(case)}: {made}/{flips} flips", file=sys.stderr, flush=True)
+            attack = f"{case.attacks[-1].name} at {case.attacks[-1].amount:g} on {case.dataset}, {case.split}"
+            print(f"{attack}: {made}/{flips} flips", file=sys.stderr, flush=True)
             said = now
 
-    if not err.is_terminal:
-        yield report, report_attack
-        return
-    with _bar("training") as bar:
-        yield (
-            lambda done, batch: bar(done, expected),
-            lambda case, made, flips: bar(made, flips, _attack(case)),
-        )
-
-
-def _attack(case: Case) -> str:
-    return f"{case.attacks[-1].name} at {case.attacks[-1].amount:g} on {case.dataset}, {case.split}"
+    return report, report_attack
 
 
 def _show_choices(kept: Store, choices: list[Choice]) -> None:

@@ -17,6 +17,7 @@ from asgnn.experiments.values import Case, Choice, Outcome, Series, Training, ke
 from asgnn.graphs import Perturbation
 
 Row = Sequence[Any]
+DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what reading a damaged row raises
 
 
 def as_text(value: Any) -> str:
@@ -51,6 +52,10 @@ def _with_nan(value: Any) -> Any:
 def checksum(row: Row) -> bytes:
     """Of everything in a row but its key, which is a checksum of the question already."""
     return hashlib.blake2b(repr(tuple(row)).encode(errors="surrogatepass"), digest_size=8).digest()
+
+
+def shown_key(key: Any) -> str:
+    return key.hex() if isinstance(key, bytes) else repr(key)
 
 
 def require(holds: bool, otherwise: str) -> None:

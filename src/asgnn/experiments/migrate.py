@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asgnn.errors import ConfigError
-from asgnn.experiments.encoding import MadeAttack, from_text, require, unpack
+from asgnn.experiments.encoding import DAMAGED, MadeAttack, from_text, require, shown_key, unpack
 from asgnn.experiments.schema import SCHEMA, damaged, sentences
 from asgnn.experiments.store import Store, check_header, check_whole, connect
 from asgnn.experiments.values import (
@@ -104,9 +104,8 @@ class _Old:
         for row in self.rows(statement):
             try:
                 yield read(row)
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as cause:
-                name = row[0].hex() if isinstance(row[0], bytes) else repr(row[0])
-                raise damaged(self.path, f"the {kind} {name} cannot be read ({cause})") from cause
+            except DAMAGED as cause:
+                raise damaged(self.path, f"in {kind}, {shown_key(row[0])} cannot be read ({cause})") from cause
 
     def outcomes(self, keys: dict[str, str]) -> Iterator[Outcome]:
         """All trainings; fills ``keys``, from an old key to the new one."""
@@ -124,7 +123,7 @@ class _Old:
             require(isinstance(machine, str) and isinstance(version, str), "its machine or version is missing")
             return Outcome(training, found, seconds, batch, machine, version, learned)
 
-        return self._each("training", TRAININGS, read)
+        return self._each("trainings", TRAININGS, read)
 
     def choices(self, keys: dict[str, str]) -> Iterator[Choice]:
         def read(row: Any) -> Choice:
@@ -141,14 +140,14 @@ class _Old:
             new = tuple(keys[one] for one in reported)
             return Choice(table, case, name, rule, search, new_model, new_settings, tried, new)
 
-        return self._each("choice", CHOICES, read)
+        return self._each("choices", CHOICES, read)
 
     def series(self, keys: dict[str, str]) -> Iterator[Series]:
         def read(row: Any) -> Series:
             training, kind, content = row
             return Series(keys[training.hex()], kind, from_text(content))
 
-        return self._each("series of the training", "SELECT training, kind, content FROM series", read)
+        return self._each("series", "SELECT training, kind, content FROM series", read)
 
     def attacks(self) -> Iterator[MadeAttack]:
         def read(row: Any) -> MadeAttack:
@@ -158,7 +157,7 @@ class _Old:
             case = _case(asked["dataset"], asked["attack"], asked["rate"], asked["split"])
             return MadeAttack(case, unpack(archive), archive, seconds, machine)
 
-        return self._each("attack", ATTACKS, read)
+        return self._each("attacks", ATTACKS, read)
 
 
 def _old_key(dataset: str, poisoned: str | None, rate: float, split: str, model: str, settings: Any, seed: int) -> str:

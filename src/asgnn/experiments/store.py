@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 from asgnn.errors import ConfigError, DataCorrupt, DataUnavailable
 from asgnn.experiments import schema
 from asgnn.experiments.encoding import (
+    DAMAGED,
     MadeAttack,
     as_text,
     attack_of,
@@ -27,6 +28,7 @@ from asgnn.experiments.encoding import (
     same_flips,
     series_of_row,
     series_row,
+    shown_key,
 )
 from asgnn.experiments.schema import APPLICATION, CREATE, DEFINITIONS, SCHEMA, SELECT, damaged, sentences
 from asgnn.experiments.values import Case, Choice, Outcome, Series, key_of
@@ -324,14 +326,9 @@ class Store:
             try:
                 require(written == checksum(row), "its checksum is another")
                 found.append(KINDS[name].of_row((key, *row)))
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as cause:
-                shown = key.hex() if isinstance(key, bytes) else repr(key)
-                what = f"the {ONE[name]} {shown} is not as it was written ({cause})"
-                raise damaged(self.path, what) from cause
+            except DAMAGED as cause:
+                raise damaged(self.path, f"in {name}, {shown_key(key)} is not as it was written ({cause})") from cause
         return found
-
-
-ONE = {"trainings": "training", "choices": "choice", "series": "series", "attacks": "attack"}
 
 
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:

@@ -72,8 +72,8 @@ def check_trials(trials: int) -> None:
 
 def _as_dict(value: Any) -> dict[str, Any]:
     """The fields of a value that are not their defaults: a field added later leaves old keys as they are."""
-    found = {one.name: getattr(value, one.name) for one in fields(value) if one.compare}
-    return {one.name: found[one.name] for one in fields(value) if one.compare and found[one.name] != one.default}
+    found = ((one, getattr(value, one.name)) for one in fields(value) if one.compare)
+    return {one.name: content for one, content in found if content != one.default}
 
 
 @dataclass(frozen=True)
@@ -130,20 +130,13 @@ class Attack:
             raise ConfigError(f"There is no attack from {self.source!r} on {self.targets} nodes.")
         if self.source != "file" and self.kind not in TAKES:
             raise ConfigError(f"There is no attack {self.kind!r}; the attacks are {', '.join(TAKES)}.")
-        if isinstance(self.amount, bool) or not isinstance(self.amount, int | float) or not self._possible():
-            most = f"a whole number up to {MOST_PER_TARGET:,}" if self.unit == PER_TARGET else "at most 1"
-            raise ConfigError(
-                f"The rate of {self.kind} is in {self.unit}: 0 or more, and {most}; it is {self.amount:g}."
-                if isinstance(self.amount, int | float)
-                else f"The rate of {self.kind} must be a number."
-            )
+        targeted = self.unit == PER_TARGET
+        number = isinstance(self.amount, int | float)
+        if not number or not 0 <= self.amount <= (MOST_PER_TARGET if targeted else 1) or (targeted and self.amount % 1):
+            most = f"a whole number up to {MOST_PER_TARGET:,}" if targeted else "at most 1"
+            raise ConfigError(f"The rate of {self.kind} is in {self.unit}: 0 or more, {most}; it is {self.amount}.")
         object.__setattr__(self, "amount", float(self.amount))
         check_seed("seed", self.seed)
-
-    def _possible(self) -> bool:
-        if self.unit == PER_TARGET:
-            return 0 <= self.amount <= MOST_PER_TARGET and self.amount == int(self.amount)
-        return 0 <= self.amount <= 1
 
     @property
     def unit(self) -> str:
@@ -159,7 +152,7 @@ class Attack:
         """As on the command line; for an attack on validation nodes, which that has not, a name to read."""
         if self.source == "file":
             return self.path or f"flips {self.sha256[:12]}"
-        known = next(name for name, named in NAMES.items() if named == (self.kind, self.source))
+        known = {named: name for name, named in NAMES.items()}.get((self.kind, self.source), self.kind)
         return known if self.targets == "test" else f"{known} on validation nodes"
 
     def as_dict(self) -> dict[str, Any]:
