@@ -221,7 +221,7 @@ def linear_gcn(data: Data, split: Split) -> Tensor:
 
 def twice_propagated(data: Data, x: Tensor) -> Tensor:
     adj = Adjacency.of(data.edge_index, int(data.num_nodes))
-    weight = adj.sym_weight(x.dtype)
+    weight = adj.normalized("sym", x.dtype)
     return adj.matmul(weight, adj.matmul(weight, x))
 
 

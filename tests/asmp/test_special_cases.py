@@ -68,8 +68,16 @@ def test_dense_support_of_the_paper_can_grow_edges_and_says_which_backend() -> N
 
 X, EDGES = torch.randn(3, 2), undirected(torch.tensor([[0, 1], [1, 2]]), 3)
 BAD = {
-    "integer x": (GraphError, "floating point", {"x": torch.ones(3, 2, dtype=torch.int64)}),
-    "flat x": (GraphError, "floating point|nodes", {"x": torch.ones(3)}),
+    "integer x": (GraphError, "float32 or float64", {"x": torch.ones(3, 2, dtype=torch.int64)}),
+    "half x": (GraphError, "float32 or float64.* float16", {"x": torch.ones(3, 2, dtype=torch.float16)}),
+    "bfloat16 x": (GraphError, "float32 or float64.* bfloat16", {"x": torch.ones(3, 2, dtype=torch.bfloat16)}),
+    "complex x": (GraphError, "float32 or float64.* complex64", {"x": torch.ones(3, 2, dtype=torch.complex64)}),
+    "flat x": (GraphError, "float32 or float64, of shape", {"x": torch.ones(3)}),
+    "NaN in x": (GraphError, "NaN or an infinite number", {"x": torch.full((3, 2), torch.nan)}),
+    "infinite x": (GraphError, "NaN or an infinite number", {"x": torch.full((3, 2), -torch.inf)}),
+    "NaN scalar": (ConfigError, "gamma is nan", {"params": ASMPParams(gamma=float("nan"))}),
+    "infinite scalar": (ConfigError, "mu1 is inf", {"params": ASMPParams(mu1=float("inf"))}),
+    "NaN tensor": (ConfigError, "lam is nan", {"params": ASMPParams(lam=torch.tensor(torch.nan))}),
     "negative depth": (ConfigError, "0 or more", {"layers": -1}),
     "directed": (GraphError, "0→1 without its reverse 1→0", {"edge_index": torch.tensor([[0], [1]])}),
     "out of range": (

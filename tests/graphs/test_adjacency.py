@@ -73,7 +73,7 @@ def test_pyg_normalises_alike(graph: str, weights: str) -> None:
     (row, col), value = gcn_norm(edge_index, weight, n, dtype=F64)
     expected[row, col] = value
     ours = torch.zeros(n, n, dtype=F64)
-    ours[adj.row, adj.col] = adj.sym_weight(F64)
+    ours[adj.row, adj.col] = adj.normalized("sym", F64)
     torch.testing.assert_close(ours, expected, rtol=1e-14, atol=1e-14)
 
 

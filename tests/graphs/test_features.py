@@ -130,13 +130,25 @@ def test_prepared_features_pass_through() -> None:
     assert (features.num_nodes, features.num_features) == (200, 3)
 
 
-BAD = {"integers": torch.ones(2, 2, dtype=torch.int64), "flat": torch.ones(3), "cube": torch.ones(2, 2, 2)}
+SHAPE, FINITE = r"float32 or float64, of shape \(N, F\)", "NaN or an infinite number"
+BAD = {
+    "integers": (torch.ones(2, 2, dtype=torch.int64), SHAPE),
+    "float16": (torch.ones(2, 2, dtype=torch.float16), SHAPE),
+    "bfloat16": (torch.ones(2, 2, dtype=torch.bfloat16), SHAPE),
+    "complex": (torch.ones(2, 2, dtype=torch.complex64), SHAPE),
+    "flat": (torch.ones(3), SHAPE),
+    "cube": (torch.ones(2, 2, 2), SHAPE),
+    "NaN, dense": (torch.full((2, 2), torch.nan), FINITE),
+    "infinite, sparse": (torch.diag(torch.full((30,), torch.inf)), FINITE),
+    "NaN, sparse tensor": (torch.diag(torch.full((30,), torch.nan)).to_sparse(), FINITE),
+}
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_a_sentence(case: str) -> None:
-    with pytest.raises(GraphError, match=r"floating point of shape \(N, F\)") as caught:
-        Features.of(BAD[case])
+    x, message = BAD[case]
+    with pytest.raises(GraphError, match=message) as caught:
+        Features.of(x)
     assert str(caught.value).endswith(".")
 
 

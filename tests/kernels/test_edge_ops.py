@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asgnn.asmp import edge_ops
+from asgnn.graphs import edge_ops
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.kernels import edge_ops as kernels
 from tests.awkward import AWKWARD

@@ -201,13 +201,14 @@ def test_what_is_kept_goes_with_the_graph() -> None:
         return Result()
 
     n, edge_index = AWKWARD["random 33"]
+    edge_index = edge_index.clone()  # as long as this lives, so does its adjacency
     adj, features, other = Adjacency.of(edge_index, n), Features.of(torch.eye(n)), Features.of(torch.eye(n))
     assert make(features, adj, 1) is make(features, adj, 1)
     assert len({make(features, adj, 1), make(features, adj, 2), make(other, adj, 1)}) == 3
     del other
     gc.collect()
     assert Result.alive == 2
-    del adj
+    del adj, edge_index
     gc.collect()
     assert Result.alive == 0
 

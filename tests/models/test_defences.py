@@ -239,7 +239,7 @@ class TestIdentities:
         x = 1e-7 * x
         model = RUNG(5, 4, 4, num_layers=400, gamma=2.0)
         lam = model.lam / (0.5 / math.sqrt(SMOOTHING) - 0.5 / model.gamma)
-        weight = adj.sym_weight(F64)
+        weight = adj.normalized("sym", F64)
         h = x
         for _ in range(4000):
             h = (adj.matmul(weight, h) + lam * x) / (1 + lam)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from asgnn.asmp.objective import Terms
 from asgnn.asmp.params import (
     SCALARS,
     ASMPParams,
-    Normalization,
     Objective,
     Scheme,
     Structure,
@@ -17,7 +17,9 @@ from asgnn.asmp.params import (
 )
 from asgnn.asmp.propagate import BACKENDS, Backend, Propagation, propagate
 from asgnn.asmp.theory import lipschitz_h, lipschitz_joint, lipschitz_s, max_eta
-from asgnn.graphs.adjacency import Adjacency
+from asgnn.errors import ConfigError
+from asgnn.graphs.adjacency import Adjacency, Normalization
+from asgnn.graphs.features import check_features, check_finite
 
 __all__ = [
     "BACKENDS",
@@ -67,6 +69,7 @@ def asmp(
         params: the six scalars.
         layers: K, the number of layers.
         edge_weight: (E,) the given weights in [0, 1]; ones by default. Self-loops of weight 1 are always added.
+            It may require a gradient, as x and the scalars may.
         objective, support, structure, update, normalization, h_steps, s_steps, unit_norm: the variant to run; see
             :class:`Scheme`.
         backend: "auto" takes "dense" where S may leave the edges, else "edges", or on a GPU "gpu" where that has
@@ -76,5 +79,10 @@ def asmp(
     Time O(K E C) and memory O(N C + K E) a trial on edges; O(K N² C) and O(K N²) on dense support.
     """
     scheme = Scheme(objective, support, structure, update, normalization, h_steps, s_steps, unit_norm)
-    adj = Adjacency.of(edge_index, x.size(-2) if x.dim() > 1 else 0, edge_weight)
+    check_features(x, "(…, N, C)", x.dim() > 1)
+    check_finite(x)
+    for name, value in zip(SCALARS, params.resolved(), strict=True):
+        if not bool(torch.as_tensor(value).isfinite().all()):
+            raise ConfigError(f"{name} is {value}, which is not a finite number.")
+    adj = Adjacency.of(edge_index, x.size(-2), edge_weight)
     return propagate(x, adj, params, scheme, layers=layers, backend=backend, weights=True, trace=trace)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from asgnn.asmp.edge_ops import sddmm, spmm, sqdist
 from asgnn.asmp.objective import MIN_DEGREE
 from asgnn.asmp.params import ASMPParams, Scheme
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.edge_ops import sddmm, spmm, sqdist
 
 
 class EdgeSteps:
@@ -27,9 +27,7 @@ class EdgeSteps:
         self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2 = (v.reshape(-1) for v in scalars)
         self.a = adj.weight.to(x.dtype).unsqueeze(1)
         if scheme.structure == "frozen":
-            degree = self.degree(self.a)[:, 0]
-            rw = self.a[:, 0] / degree[adj.row]
-            self.fixed = rw if scheme.normalization == "rw" else adj.sym_weight(x.dtype)
+            self.fixed = adj.normalized(scheme.normalization, x.dtype)
         self.s = self.a.expand(-1, self.x.size(2))
         self.prepare()
 

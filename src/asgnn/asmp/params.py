@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from asgnn.errors import ConfigError
+from asgnn.graphs.adjacency import Normalization
 from asgnn.settings import PER_TRIAL
 
 Objective = Literal["paper", "degree"]
 SupportKind = Literal["edges", "dense"]
 Structure = Literal["adaptive", "exact", "frozen"]
 Update = Literal["alternating", "joint"]
-Normalization = Literal["rw", "sym"]
 
 SCALARS = ("lam", "gamma", "mu1", "mu2", "eta1", "eta2")
 

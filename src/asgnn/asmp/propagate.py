@@ -15,6 +15,7 @@ from asgnn.asmp.objective import Terms
 from asgnn.asmp.params import ASMPParams, Scheme, one_of
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import check_features
 
 Backend = Literal["auto", "dense", "edges", "gpu"]
 
@@ -87,8 +88,7 @@ def propagate(
 
     Without ``weights`` and ``trace`` the last structure step, which no feature sees, is left out.
     """
-    if x.dim() < 2 or not x.is_floating_point():
-        raise GraphError(f"x must be floating point of shape (…, N, C); it is {x.dtype} of shape {tuple(x.shape)}.")
+    check_features(x, "(…, N, C)", x.dim() > 1)
     if layers < 0:
         raise ConfigError(f"The number of layers must be 0 or more; it is {layers}.")
     one_of("backend", backend, ("auto", *BACKENDS))

@@ -9,13 +9,14 @@ from torch_geometric.data import Data
 from asgnn.attacks.draws import draw_absent
 from asgnn.attacks.rules import check_task, finish, take
 from asgnn.errors import GraphError
-from asgnn.graphs import Perturbation
+from asgnn.graphs import Perturbation, labels_of
 
 
 def dice(data: Data, budget: int, rng: torch.Generator, *, allow_isolated: bool = False) -> Perturbation:
     """Remove edges within classes and add edges between them (Waniek et al., Nature Human Behaviour 2018).
 
-    Each flip is one or the other with probability 1/2; a removal that no edge allows becomes an addition.
+    Each flip is one or the other with probability 1/2; a removal that no edge allows becomes an addition. Nodes whose
+    label is missing are left alone.
 
     Threat model: global, poisoning or evasion; the attacker knows all labels and the graph, and no model.
 
@@ -28,9 +29,9 @@ def dice(data: Data, budget: int, rng: torch.Generator, *, allow_isolated: bool 
     Time O((E + budget) log E), memory O(E).
     """
     edges = check_task(data, budget)
-    y = data.y.cpu()
+    y = labels_of(data).cpu()
     removals = int((torch.rand(budget, generator=rng) < 0.5).sum())
-    inside = edges[:, y[edges[0]] == y[edges[1]]]
+    inside = edges[:, (y[edges[0]] == y[edges[1]]) & (y[edges[0]] >= 0)]
     inside = inside[:, torch.randperm(inside.size(1), generator=rng)]
     removed = take(inside, removals, edges, y.numel(), allow_isolated=allow_isolated)
     added = _add_between(edges, y, budget - removed.size(1), rng)
@@ -40,11 +41,15 @@ def dice(data: Data, budget: int, rng: torch.Generator, *, allow_isolated: bool 
 
 def _add_between(edges: Tensor, y: Tensor, count: int, rng: torch.Generator) -> Tensor:
     """``count`` random pairs of different classes that are not yet joined."""
-    n = y.numel()
-    sizes = torch.bincount(y)
-    possible = (n * n - int(sizes.square().sum())) // 2 - int((y[edges[0]] != y[edges[1]]).sum())
+
+    def between(pairs: Tensor) -> Tensor:
+        first, second = y[pairs[0]], y[pairs[1]]
+        return (first != second) & (first >= 0) & (second >= 0)
+
+    sizes = torch.bincount(y[y >= 0])
+    possible = int(sizes.sum().square() - sizes.square().sum()) // 2 - int(between(edges).sum())
     if count > possible:
         raise GraphError(
             f"The budget asks for {count} new edges between classes, and the graph has room for {possible}."
         )
-    return draw_absent(n, count, edges, rng, lambda pairs: y[pairs[0]] != y[pairs[1]])
+    return draw_absent(y.numel(), count, edges, rng, between)

@@ -12,6 +12,7 @@ from torch.nn import functional as nn
 from torch_geometric.data import Data
 
 from asgnn.attacks.rules import check_labelled
+from asgnn.graphs import labels_of, num_classes
 from asgnn.graphs.features import Features
 
 
@@ -42,8 +43,7 @@ def fit_linear(
         epochs: steps of Adam.
     """
     train = check_labelled(train, data)
-    y = data.y.cpu()
-    classes = int(y.max()) + 1
+    y, classes = labels_of(data).cpu(), num_classes(data)
     adj = normalised(data)
     rows = adj[train.numpy()] @ adj @ Features.of(data.x).to_scipy()
     inputs = torch.from_numpy(rows.toarray()).float()

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.attacks.inner import Adjoint, InnerTraining, Trace, captured, reverse, train
+from asgnn.graphs import labels_of
 from asgnn.graphs.csr import segment_sum
 from asgnn.graphs.features import Features, Rows
 
@@ -55,7 +56,7 @@ class MetaGradient:
         self.labelled = labelled.to(self.device)
         self._labelled = labelled.numpy()
         truth = pseudo.clone()
-        truth[labelled] = data.y.cpu()[labelled]
+        truth[labelled] = labels_of(data).cpu()[labelled]
         self.onehot = F.one_hot(truth).t().contiguous().to(self.device, dtype)  # (C, N)
         # ∂L/∂logits of a node is its p − onehot times this
         pull = torch.full((self.num_nodes,), (1 - share) / max(1, self.num_nodes - labelled.numel()), dtype=dtype)

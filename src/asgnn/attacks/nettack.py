@@ -14,10 +14,10 @@ from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import Checkpoint
 from asgnn.attacks.degrees import DegreeTest
-from asgnn.attacks.linear import fit_linear
+from asgnn.attacks.linear import fit_linear, linear_logits
 from asgnn.attacks.rules import check_labelled, check_task, degrees, finish
 from asgnn.errors import ConfigError, GraphError
-from asgnn.graphs import Perturbation
+from asgnn.graphs import Perturbation, labels_of
 from asgnn.graphs.features import Features
 from asgnn.progress import Progress
 
@@ -103,7 +103,9 @@ def nettack(
             rules.make(kind, i, j)
             made.append((kind, i, j))
     budget = int(per_target) * targets.numel()
-    y = data.y.cpu()
+    y = labels_of(data).cpu()
+    if bool((y[targets] < 0).any()):  # the attacker's own prediction stands in for a label that is missing
+        y = torch.where(y < 0, linear_logits(data, weight).argmax(1), y)
     for target in targets[len(made) // int(per_target) :].tolist():
         rules.degree_test = DegreeTest(torch.from_numpy(graph.degree)) if degree_test else None
         aim = _Aim(graph, rules, target, int(y[target]), structure=structure, features=features)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import Checkpoint, State
-from asgnn.attacks.problem import Loss, Problem, pose
+from asgnn.attacks.problem import Loss, Problem, pose, unit_of
 from asgnn.attacks.relaxation import best_rounding, check_schedule, multiplier
 from asgnn.attacks.rules import finish
 from asgnn.attacks.surrogate import Edges, Surrogate, Victim
@@ -113,6 +113,7 @@ class DenseFlips:
         self.s = torch.zeros(n, n, dtype=problem.inputs.dtype, device=problem.device)
         self.unit: float | None = None
         self.mu = 0.0
+        self.all_pairs: Tensor | None = None  # kept, so that a model sorts them once
         self.adj = Adjacency.of(torch.cat([edges, edges.flip(0)], dim=1), n)
         # row i of the upper triangle holds the edges first[i] … first[i+1] − 1
         self.first = torch.searchsorted(edges[0].contiguous(), torch.arange(n + 1, device=problem.device)).tolist()
@@ -158,22 +159,28 @@ class DenseFlips:
         both = self.s + self.s.t()
         both[self.adj.row, self.adj.col] = 1 - both[self.adj.row, self.adj.col]
         apart = ~torch.eye(self.problem.num_nodes, dtype=torch.bool, device=self.s.device)
+        if self.all_pairs is None:
+            self.all_pairs = apart.nonzero().t()
         weight = both[apart].requires_grad_()
-        logits = victim(self.problem.inputs, apart.nonzero().t(), weight)
-        (of_weight,) = torch.autograd.grad(self.problem.value(logits), [weight])
+        of_weight = self.problem.gradient(victim(self.problem.inputs, self.all_pairs, weight), weight)
         whole = torch.zeros_like(both)
         whole[apart] = of_weight
         return lambda first, last: whole[first:last] + whole[:, first:last].t()
 
     def ascend(self, gradient: Gradient, rate: float, budget: int) -> None:
         """s ← Π(s + rate / unit · C ∘ ∇), in place."""
-        if self.unit is None:
-            self.unit = max(float(rows.abs().max()) for _, _, rows in self._rows(gradient)) or 1.0
+        unit = self.measured(gradient)
         for first, last, rows in self._rows(gradient):
-            self.s[first:last].add_(rows, alpha=rate / self.unit)
+            self.s[first:last].add_(rows, alpha=rate / unit)
         # the multiplier falls slowly from step to step
         self.mu = multiplier(self.s, budget, self.mu / 2)
         self.s.sub_(self.mu).clamp_(0, 1)
+
+    def measured(self, gradient: Gradient) -> float:
+        """The unit of the steps: the largest entry of the first gradient."""
+        if self.unit is None:  # NaN where one of the rows has it
+            self.unit = unit_of(float(torch.stack([rows.abs().max() for _, _, rows in self._rows(gradient)]).max()))
+        return self.unit
 
     def _rows(self, gradient: Gradient) -> Iterator[tuple[int, int, Tensor]]:
         """(first, last, the rows of C ∘ ∇ above the diagonal), a few at a time."""
@@ -200,7 +207,9 @@ class DenseFlips:
             return pairs, values
         keys: list[Tensor] = []
         scores: list[Tensor] = []
-        for first, last, rows in self._rows(self.gradient()):
+        gradient = self.gradient()
+        self.measured(gradient)
+        for first, last, rows in self._rows(gradient):
             rows.masked_fill_(self.s[first:last] > 0, -torch.inf)
             rows.masked_fill_(torch.ones_like(rows, dtype=torch.bool).tril_(first), -torch.inf)
             score, at = rows.view(-1).topk(min(missing, rows.numel()))

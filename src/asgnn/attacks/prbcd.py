@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import Checkpoint, State
-from asgnn.attacks.problem import Loss, Problem, pose
+from asgnn.attacks.problem import Loss, Problem, pose, unit_of
 from asgnn.attacks.relaxation import best_rounding, check_schedule, first_allowed, project
 from asgnn.attacks.rules import finish
 from asgnn.attacks.surrogate import Victim
@@ -85,7 +85,7 @@ def prbcd(
     drawn = max(0, steps - fine_tune)  # steps after which the block changes
     for step in range(run.step, steps):
         gradient = block_gradient(problem, run.keys, run.s)  # Alg. 1, lines 6–7
-        unit = run.unit or float(gradient.abs().max()) or 1.0
+        unit = run.unit or unit_of(float(gradient.abs().max()))
         rate = base_lr / unit / math.sqrt(max(0, step - drawn) + 1)
         s = project(run.s + rate * gradient, budget)  # Alg. 1, line 8
         run = _Run(step + 1, run.keys, s, unit, *run.better(problem, s, budget))
@@ -99,6 +99,8 @@ def prbcd(
             progress(step + 1, steps)
     run = run.at_best()
     gradient = block_gradient(problem, run.keys, run.s)
+    if not run.unit:
+        unit_of(float(gradient.abs().max()))
     # by s, and where that is 0 by the gradient
     order = gradient.argsort(descending=True, stable=True)
     order = order[run.s[order].argsort(descending=True, stable=True)]
@@ -157,6 +159,8 @@ def grbcd(
         keys = keys[~contains(to_keys(made, n).to(keys.device), keys)]
         nothing = torch.zeros(keys.numel(), device=keys.device)
         gradient = block_gradient(problem, keys, nothing, edges)  # Alg. 2, lines 7–8
+        if step == start:
+            unit_of(float(gradient.abs().max()))
         ranked = from_keys(keys[gradient.argsort(descending=True, stable=True)], n).cpu()
         # what an earlier step could not find is made up for here
         count = (step + 1) * budget // total - made.size(1)
@@ -200,10 +204,9 @@ def block_gradient(problem: Problem, keys: Tensor, s: Tensor, edges: Tensor | No
     s = s.detach().to(problem.inputs.dtype).requires_grad_()
     kept = torch.ones(given.size(1), dtype=s.dtype, device=s.device).index_add(0, place[there], -s[there])
     pairs = torch.cat([given, from_keys(keys[~there], n)], dim=1)
-    weight = torch.cat([kept, s[~there]])
+    weight = torch.cat([kept, s[~there]]).clamp(0, 1)
     logits = problem.victim(problem.inputs, torch.cat([pairs, pairs.flip(0)], dim=1), torch.cat([weight, weight]))
-    (gradient,) = torch.autograd.grad(problem.value(logits), [s])
-    return gradient
+    return problem.gradient(logits, s)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
@@ -15,6 +16,7 @@ from asgnn.attacks.checkpoint import State
 from asgnn.attacks.rules import check_labelled, check_nodes, check_task
 from asgnn.attacks.surrogate import Surrogate, Victim, fit_surrogate
 from asgnn.errors import ConfigError, GraphError
+from asgnn.graphs import labels_of
 from asgnn.graphs.features import Features
 from asgnn.graphs.keys import from_keys, single_keys, to_keys
 
@@ -75,6 +77,18 @@ class Problem:
         """The loss that the attack raises: the mean over the attacked nodes."""
         return LOSSES[self.loss](logits[self.nodes], self.labels[self.nodes]).mean()
 
+    def gradient(self, logits: Tensor, by: Tensor) -> Tensor:
+        """Of the loss, by a tensor that the logits were computed from; 0 where they do not depend on it."""
+        value = self.value(logits)
+        if not value.requires_grad:
+            return torch.zeros_like(by)
+        (found,) = torch.autograd.grad(value, [by], allow_unused=True)
+        if found is None:
+            return torch.zeros_like(by)
+        if not bool(torch.isfinite(found).all()):
+            unit_of(math.nan)
+        return found
+
     @torch.no_grad()
     def value_after(self, flips: Tensor) -> float:
         """The same on the graph with ``flips`` (2, ·), u < v, made. Time of one forward pass."""
@@ -95,6 +109,37 @@ class Problem:
         if isinstance(self.victim, Surrogate):
             state |= self.victim.weights
         return state
+
+
+def unit_of(largest: float) -> float:
+    """The modulus of the largest entry of an attack's first gradient, by which its steps are measured.
+
+    Raises :class:`~asgnn.errors.ConfigError` where it is 0 or no number: flips chosen by it would be no attack.
+    """
+    if largest > 0 and math.isfinite(largest):
+        return largest
+    what = "0 for every pair of nodes" if largest == 0 else "not finite"
+    raise ConfigError(
+        f"The gradient of the attacked model's loss is {what}, so it says nothing about which edges to flip: the model "
+        "may not look at edge_weight, as an MLP does not, or all attacked nodes may be misclassified beyond doubt; "
+        "attack through another surrogate."
+    )
+
+
+def in_evaluation(model: nn.Module) -> Victim:
+    """The model in evaluation mode at every call; afterwards each of its modules is in the mode that it was in."""
+
+    def call(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        before = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            logits: Tensor = model(x, edge_index, edge_weight)
+        finally:
+            for module, training in before:
+                module.training = training
+        return logits
+
+    return call
 
 
 def predict(victim: Victim, inputs: Tensor | Features, edges: Tensor) -> Tensor:
@@ -146,11 +191,13 @@ def pose(
     inputs = Features.of(x) if isinstance(surrogate, Surrogate) else x
     if isinstance(surrogate, Surrogate):
         surrogate = surrogate.to(place)
+    elif isinstance(surrogate, nn.Module):
+        surrogate = in_evaluation(surrogate)
     edges = from_keys(to_keys(edges, n).sort().values, n)
     if state is None:
         with torch.no_grad():
             labels = predict(surrogate, inputs, edges.to(place)).argmax(1)
-        labels[train.to(place)] = data.y.to(place)[train.to(place)]
+        labels[train.to(place)] = labels_of(data).to(place)[train.to(place)]
     else:
         labels = state["labels"].to(place)
     return Problem(edges, n, inputs, surrogate, nodes.to(place), labels, train.to(place), loss)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, GraphError
-from asgnn.graphs import Perturbation, validate
+from asgnn.graphs import Perturbation, labels_of, validate
 from asgnn.graphs.keys import contains, to_keys
 from asgnn.version import __version__
 
@@ -27,8 +27,15 @@ def check_task(data: Data, budget: int) -> Tensor:
 
 
 def check_labelled(train: Tensor, data: Data) -> Tensor:
-    """The nodes whose labels the attacker knows, as sorted numbers on the CPU; takes numbers or a mask."""
-    return check_nodes(train, data, "labelled")
+    """The nodes whose labels the attacker knows, as sorted numbers on the CPU; takes numbers or a mask.
+
+    Of nodes whose label is missing nobody knows it, so they are left out.
+    """
+    train = check_nodes(train, data, "labelled")
+    train = train[labels_of(data).cpu()[train] >= 0]
+    if train.numel() == 0:
+        raise GraphError("An attack needs at least one labelled node, and the label of every given one is missing.")
+    return train
 
 
 def check_nodes(nodes: Tensor, data: Data, kind: str) -> Tensor:

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from asgnn.attacks.linear import glorot
 from asgnn.attacks.rules import check_labelled
 from asgnn.errors import ConfigError
-from asgnn.graphs import validate
+from asgnn.graphs import labels_of, num_classes, validate
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.csr import csr_matmul
 from asgnn.graphs.features import Features
@@ -140,11 +140,11 @@ def fit_surrogate(
     features = Features.of(data.x).to(place)
     adj = Adjacency.of(data.edge_index, features.num_nodes, data.get("edge_weight")).to(place)
     # The number of classes is known to everyone, whose label is which is not.
-    sizes = (features.num_features, hidden, int(data.y.max()) + 1)
+    sizes = (features.num_features, hidden, num_classes(data))
     model = _start(sizes, rng, data.x.dtype).to(place)
     weight = adj.weight.to(data.x.dtype)
     degree = adj.row_sum(weight).unsqueeze(1)
-    y = data.y.to(place)[train.to(place)]
+    y = labels_of(data).to(place)[train.to(place)]
     train = train.to(place)
     parameters = [value.requires_grad_() for value in model.weights.values()]
     optimizer = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)

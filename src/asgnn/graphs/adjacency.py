@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from asgnn.errors import GraphError
 from asgnn.graphs.checks import check_edges, check_weights
-from asgnn.graphs.csr import csr_matmul, segment_sum
+from asgnn.graphs.csr import segment_sum
+from asgnn.graphs.edge_ops import spmm
 from asgnn.graphs.keys import to_keys
+
+Normalization = Literal["rw", "sym"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +49,10 @@ class Adjacency:
     def of(cls, edge_index: Tensor | Adjacency, num_nodes: int, edge_weight: Tensor | None = None) -> Adjacency:
         """Convert PyG's pair of rows; given self-loops are replaced by loops of weight 1.
 
-        Time O(E log E).
+        A given ``edge_weight`` may require a gradient, and everything that is computed on the result has it. The
+        same ``edge_index`` is checked and sorted once, see :func:`pattern_of`.
+
+        Time O(E log E) the first time, then O(E).
         """
         if isinstance(edge_index, Adjacency):
             if edge_weight is not None:
@@ -55,38 +62,30 @@ class Adjacency:
                     f"The adjacency was made for {edge_index.num_nodes} nodes and the features have {num_nodes} rows."
                 )
             return edge_index
-        check_edges(edge_index, num_nodes, allow_loops=True)
+        pattern, place = pattern_of(edge_index, num_nodes)
+        if edge_weight is None:
+            return pattern
         check_weights(edge_weight, edge_index.size(1))
-        weight = torch.ones(edge_index.size(1), device=edge_index.device) if edge_weight is None else edge_weight
-        apart = edge_index[0] != edge_index[1]
-        nodes = torch.arange(num_nodes, device=edge_index.device)
-        row = torch.cat([edge_index[0, apart], nodes])
-        col = torch.cat([edge_index[1, apart], nodes])
-        weight = torch.cat([weight[apart], weight.new_ones(num_nodes)])
-        key, order = torch.sort(to_keys(torch.stack([row, col]), num_nodes))
-        row, col, weight = row[order], col[order], weight[order]
-        reverse = torch.searchsorted(key, to_keys(torch.stack([col, row]), num_nodes))
-        crow = torch.zeros(num_nodes + 1, dtype=torch.int64, device=row.device)
-        crow[1:] = torch.bincount(row, minlength=num_nodes).cumsum(0)
-        symmetric = edge_weight is None or torch.equal(weight, weight[reverse])
-        return cls(num_nodes, row, col, crow, reverse, row == col, weight, symmetric)
+        if edge_weight.device != edge_index.device:
+            raise GraphError(f"edge_index is on {edge_index.device} and edge_weight on {edge_weight.device}.")
+        weight = torch.cat([edge_weight, edge_weight.new_ones(1)]).index_select(0, place)
+        return replace(pattern, weight=weight, symmetric=torch.equal(weight, weight[pattern.reverse]))
 
     @property
     def edge_index(self) -> Tensor:
         """(2, E) the entries in PyG's form, self-loops included."""
         return torch.stack([self.row, self.col])
 
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether a derivative in the weights is wanted."""
+        return self.weight.requires_grad and torch.is_grad_enabled()
+
     def to(self, device: torch.device | str) -> Adjacency:
-        return Adjacency(
-            self.num_nodes,
-            self.row.to(device),
-            self.col.to(device),
-            self.crow.to(device),
-            self.reverse.to(device),
-            self.loops.to(device),
-            self.weight.to(device),
-            self.symmetric,
-        )
+        if self.row.device == torch.device(device):
+            return self
+        names = ("row", "col", "crow", "reverse", "loops", "weight")
+        return replace(self, _blocks={}, **{name: getattr(self, name).to(device) for name in names})
 
     def blocks(self, count: int) -> tuple[Tensor, Tensor]:
         """(crow, col) of the block-diagonal matrix that holds this pattern ``count`` times; the last one is kept."""
@@ -113,12 +112,13 @@ class Adjacency:
 
     def at_row(self, values: Tensor) -> Tensor:
         """The value of node i at every entry (i, j): (N, …) → (E, …); its derivative is :meth:`row_sum`."""
-        out: Tensor = _AtRow.apply(values, self)
+        out: Tensor = _At.apply(values, self, False)
         return out
 
     def at_col(self, values: Tensor) -> Tensor:
         """The value of node j at every entry (i, j)."""
-        return self.transpose(self.at_row(values))
+        out: Tensor = _At.apply(values, self, True)
+        return out
 
     def transpose(self, values: Tensor) -> Tensor:
         """The values of the transposed matrix: (E, …) → (E, …)."""
@@ -126,21 +126,89 @@ class Adjacency:
         return out
 
     def matmul(self, weight: Tensor, h: Tensor) -> Tensor:
-        """One sparse matrix with the values ``weight`` (E,), times ``h`` (…, N, C); differentiable in h.
+        """One sparse matrix with the values ``weight`` (E,), times ``h`` (…, N, C); differentiable to any order.
 
-        For a fixed matrix shared by all leading dimensions: one product with all their columns side by side.
+        The matrix is shared by all leading dimensions: one product with all their columns side by side.
         Time O(E · columns).
         """
         lead, channels = h.shape[:-2], h.size(-1)
         flat = h.reshape(-1, self.num_nodes, channels).permute(1, 0, 2).reshape(self.num_nodes, -1)
-        out: Tensor = _FixedMatmul.apply(weight, flat, self)
+        out = spmm(weight.unsqueeze(1), flat.unsqueeze(2), self)
         return out.view(self.num_nodes, -1, channels).permute(1, 0, 2).reshape(*lead, self.num_nodes, channels)
 
-    def sym_weight(self, dtype: torch.dtype) -> Tensor:
-        """(E,) the values of D^(−1/2) A D^(−1/2)."""
-        weight = self.weight.to(dtype)
-        root = self.row_sum(weight).rsqrt()
-        return weight * root[self.row] * root[self.col]
+    def inverse_root_degree(self, dtype: torch.dtype, weight: Tensor | None = None) -> Tensor:
+        """D^(−1/2): (N,), or (N, T) for weights (E, T)."""
+        return self.row_sum(self.weight.to(dtype) if weight is None else weight).rsqrt()
+
+    def normalized(self, kind: Normalization, dtype: torch.dtype, weight: Tensor | None = None) -> Tensor:
+        """The values of D^(−1/2) A D^(−1/2) ("sym") or D^(−1) A ("rw"), differentiable to any order.
+
+        Args:
+            kind: "sym" or "rw".
+            dtype: of the result.
+            weight: (E,) or (E, T) in place of the given weights; every row must have a sum above 0.
+        """
+        weight = self.weight.to(dtype) if weight is None else weight
+        if kind == "rw":
+            return weight / self.at_row(self.row_sum(weight))
+        root = self.inverse_root_degree(dtype, weight)
+        return weight * self.at_row(root) * self.at_col(root)
+
+
+# edge_index → a copy of it, the unweighted adjacency, and where in the given weights each of its entries stands
+_PATTERNS = WeakTensorKeyDictionary()
+
+
+def pattern_of(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor]:
+    """The unweighted adjacency of an ``edge_index``, checked and sorted once for as long as the tensor lives.
+
+    What is kept is found by the tensor's identity and compared with its contents, so a tensor that was changed in
+    place, through torch or through the NumPy array that it shares its memory with, is checked and sorted again.
+    Raises :class:`~asgnn.errors.GraphError` as :func:`~asgnn.graphs.checks.check_edges` does; self-loops are allowed.
+
+    Returns:
+        The adjacency with all weights 1, and (entries,) int64: the column of ``edge_index`` that each entry was given
+        by, E for the self-loops, which are never taken from there.
+
+    Time O(E log E) the first time, then O(E); memory O(E).
+    """
+    known = _PATTERNS.get(edge_index) if isinstance(edge_index, Tensor) else None
+    if known is not None:
+        copy, pattern, place = known
+        same = (edge_index.dtype, edge_index.device) == (copy.dtype, copy.device) and torch.equal(edge_index, copy)
+        if same and pattern.num_nodes == num_nodes and pattern.weight.dtype == torch.get_default_dtype():
+            return pattern, place
+    made = _sorted(edge_index, num_nodes)
+    if made is None:
+        check_edges(edge_index, num_nodes, allow_loops=True)  # says what is wrong
+        raise AssertionError("check_edges accepts what cannot be sorted into a symmetric pattern")
+    _PATTERNS[edge_index] = (edge_index.detach().clone(), *made)
+    return made
+
+
+def _sorted(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor] | None:
+    """``None`` where ``edge_index`` is no list of undirected edges: one sort both orders the edges and checks them."""
+    if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided or edge_index.dtype != torch.int64:
+        return None
+    if edge_index.dim() != 2 or edge_index.size(0) != 2 or bool(((edge_index < 0) | (edge_index >= num_nodes)).any()):
+        return None
+    apart = edge_index[0] != edge_index[1]
+    loops = edge_index[0, ~apart]
+    nodes = torch.arange(num_nodes, device=edge_index.device)
+    row, col = torch.cat([edge_index[0, apart], nodes]), torch.cat([edge_index[1, apart], nodes])
+    key, order = torch.sort(to_keys(torch.stack([row, col]), num_nodes))
+    row, col = row[order], col[order]
+    transposed = to_keys(torch.stack([col, row]), num_nodes)
+    reverse = torch.searchsorted(key, transposed).clamp_(max=max(0, key.numel() - 1))
+    if bool((key[1:] == key[:-1]).any()) or not torch.equal(key[reverse], transposed):
+        return None
+    if loops.numel() and int(torch.bincount(loops, minlength=num_nodes).max()) > 1:
+        return None
+    crow = torch.zeros(num_nodes + 1, dtype=torch.int64, device=row.device)
+    crow[1:] = torch.bincount(row, minlength=num_nodes).cumsum(0)
+    given = torch.cat([apart.nonzero().view(-1), torch.full_like(nodes, edge_index.size(1))])
+    ones = torch.ones(row.numel(), device=row.device)
+    return Adjacency(num_nodes, row, col, crow, reverse, row == col, ones, True), given[order]
 
 
 class _RowSum(torch.autograd.Function):
@@ -155,17 +223,17 @@ class _RowSum(torch.autograd.Function):
         return ctx.adj.at_row(grad), None
 
 
-class _AtRow(torch.autograd.Function):
+class _At(torch.autograd.Function):
     """Written out because the derivative that torch has for a gather adds with atomics on a GPU, in any order."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, adj: Adjacency) -> Tensor:
-        ctx.adj = adj
-        return values.index_select(0, adj.row)
+    def forward(ctx: Any, values: Tensor, adj: Adjacency, col: bool) -> Tensor:
+        ctx.adj, ctx.col = adj, col
+        return values.index_select(0, adj.col if col else adj.row)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.adj.row_sum(grad), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.adj.row_sum(ctx.adj.transpose(grad) if ctx.col else grad), None, None
 
 
 class _Transpose(torch.autograd.Function):
@@ -179,16 +247,3 @@ class _Transpose(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.adj.transpose(grad), None
-
-
-class _FixedMatmul(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, flat: Tensor, adj: Adjacency) -> Tensor:
-        ctx.adj = adj
-        ctx.save_for_backward(weight)
-        return csr_matmul(adj.crow, adj.col, weight, (adj.num_nodes, adj.num_nodes), flat)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None]:
-        (weight,) = ctx.saved_tensors
-        return None, _FixedMatmul.apply(weight[ctx.adj.reverse], grad.contiguous(), ctx.adj), None

@@ -8,6 +8,7 @@ from typing import Any
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from asgnn.errors import GraphError
 from asgnn.graphs.csr import csr_matmul
@@ -79,24 +80,49 @@ class Features:
 
     @classmethod
     def of(cls, x: Tensor | Features) -> Features:
-        """Take a dense or torch-sparse matrix (N, F); it is kept sparse where fewer than 10 % are non-zero."""
+        """Take a dense or torch-sparse matrix (N, F); it is kept sparse where fewer than 10 % are non-zero.
+
+        Where a gradient in x is wanted it is kept dense, so that every entry gets one. The sparse form of the same
+        tensor is made once: it is found by the tensor's identity and compared with its contents.
+        """
         if isinstance(x, Features):
             return x
-        if x.dim() != 2 or not x.is_floating_point():
-            raise GraphError(f"x must be floating point of shape (N, F); it is {x.dtype} of shape {tuple(x.shape)}.")
+        check_features(x, "(N, F)", x.dim() == 2)
         n, f = x.shape
-        if x.layout == torch.strided:
-            if int(torch.count_nonzero(x)) >= SPARSE_BELOW * x.numel():
-                return cls(n, f, x, None, None, None)
+        if x.requires_grad and torch.is_grad_enabled():
+            return cls(n, f, check_finite(x.to_dense()), None, None, None)
+        strided = x.layout == torch.strided
+        if strided:
+            count = int(torch.count_nonzero(x))
+            if count >= SPARSE_BELOW * x.numel():
+                return cls(n, f, check_finite(x), None, None, None)
+            known = _SPARSE.get(x)
+            if known is not None and known[1]._holds(x, known[0], count):
+                found: Features = known[1]
+                return found
             row, col = x.nonzero(as_tuple=True)
             value = x[row, col]
         else:
-            coo = x.to_sparse_coo().coalesce()
+            coo = x.detach().to_sparse_coo().coalesce()
             (row, col), value = coo.indices(), coo.values()
         order = torch.argsort(col * n + row)
-        by_row = Rows(_pointer(row, n), col, value, (n, f))
-        by_column = Rows(_pointer(col[order], f), row[order], value[order], (f, n))
-        return cls(n, f, None, by_row, by_column, order)
+        by_row = Rows(_pointer(row, n), col, check_finite(value.detach()), (n, f))
+        by_column = Rows(_pointer(col[order], f), row[order], by_row.value[order], (f, n))
+        made = cls(n, f, None, by_row, by_column, order)
+        if strided:
+            _SPARSE[x] = (row, made)
+        return made
+
+    def _holds(self, x: Tensor, row: Tensor, count: int) -> bool:
+        """Whether x with ``count`` entries that are not 0 is this matrix: as many are stored, and each is equal."""
+        stored = self.by_row
+        assert stored is not None
+        same = (x.shape, x.dtype, x.device) == (stored.shape, stored.value.dtype, stored.value.device)
+        return same and count == row.numel() and torch.equal(x[row, stored.col], stored.value)
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.dense is not None and self.dense.requires_grad
 
     @property
     def dtype(self) -> torch.dtype:
@@ -156,6 +182,10 @@ class Features:
         return matrix
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Features:
+        held = self.by_row.value if self.dense is None and self.by_row is not None else self.dense
+        if held is not None and held.device == torch.device(device) and dtype in (None, held.dtype):
+            return self
+
         def rows(part: Rows | None) -> Rows | None:
             if part is None:
                 return None
@@ -164,6 +194,26 @@ class Features:
         dense = None if self.dense is None else self.dense.to(device, dtype)
         order = None if self.to_column_order is None else self.to_column_order.to(device)
         return Features(self.num_nodes, self.num_features, dense, rows(self.by_row), rows(self.by_column), order)
+
+
+# x → the rows of the entries that are not 0, and its sparse form
+_SPARSE = WeakTensorKeyDictionary()
+
+
+def check_features(x: Tensor, shape: str, fits: bool) -> None:
+    """Raises unless x is a tensor of float32 or float64 with a shape that fits."""
+    if not isinstance(x, Tensor):
+        raise GraphError(f"x must be a tensor of shape {shape}; it is a {type(x).__name__}.")
+    if x.dtype not in (torch.float32, torch.float64) or not fits:
+        name = str(x.dtype).removeprefix("torch.")
+        raise GraphError(f"x must be float32 or float64, of shape {shape}; it is {name} of shape {tuple(x.shape)}.")
+
+
+def check_finite(values: Tensor) -> Tensor:
+    """The values themselves; raises where one is NaN or infinite."""
+    if not bool(torch.isfinite(values).all()):
+        raise GraphError("x holds NaN or an infinite number; every feature must be finite.")
+    return values
 
 
 def _pointer(index: Tensor, size: int) -> Tensor:

@@ -20,7 +20,7 @@ BLOCK = 2**16
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """The matrix ``left`` ``right``ᵀ, each (N, r)."""
+    """The matrix ``left`` ``right``ᵀ, both with as many columns as it has rank, or more."""
 
     left: Tensor
     right: Tensor
@@ -45,20 +45,38 @@ def low_rank(adj: Adjacency, rank: int) -> LowRank:
     of ones, bent so that no symmetry of the graph keeps it out of a subspace; the same graph gives the same factors.
     Where the r-th and the next singular value are equal the choice between them is the solver's.
 
+    Where the weights require a gradient, the spaces that U and V span are taken as fixed, and what is returned is
+
+    .. math:: U U^\top A + A V V^\top - U U^\top A V V^\top
+
+    which is :math:`A_r` itself, and whose derivative is that of :math:`A_r` as the singular values left out go to 0.
+    Its factors have 2r columns.
+
     Time O(E r + N r²) for each of Lanczos' restarts, memory O(N r): no N × N matrix, but for graphs so small that the
     iteration would span all of it.
     """
     if rank < 1:
         raise ConfigError(f"The rank must be 1 or more; it is {rank}.")
+    u, values, v = decompose(adj, rank)
+    if not adj.needs_gradient:
+        return LowRank(u * values, v)
+    weight = adj.weight.double().masked_fill(adj.loops, 0)
+    forward, backward = adj.matmul(weight, v), adj.matmul(adj.transpose(weight), u)  # A V and Aᵀ U
+    return LowRank(torch.cat([u, forward - u @ (u.t() @ forward)], 1), torch.cat([backward, v], 1))
+
+
+def decompose(adj: Adjacency, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """U (N, r), the r largest singular values, those of a symmetric matrix with a sign, and V (N, r); no gradient."""
     n = adj.num_nodes
     apart = ~adj.loops & (adj.weight != 0)
-    row, col, weight = (part[apart].cpu().numpy() for part in (adj.row, adj.col, adj.weight.double()))
+    row, col, weight = (part[apart].cpu().numpy() for part in (adj.row, adj.col, adj.weight.detach().double()))
     if not weight.size:
         zero = torch.zeros(n, 1, dtype=torch.float64, device=adj.row.device)
-        return LowRank(zero, zero)
+        return zero, zero[0], zero
     matrix = sp.csr_array((weight, (row, col)), shape=(n, n))
-    left, right = (_eigen if adj.symmetric else _singular)(matrix, rank)
-    return LowRank(*(torch.from_numpy(np.ascontiguousarray(part)).to(adj.row.device) for part in (left, right)))
+    parts = (_eigen if adj.symmetric else _singular)(matrix, rank)
+    u, values, v = (torch.from_numpy(part.copy()).to(adj.row.device) for part in parts)
+    return u, values, v
 
 
 def _is_small(n: int, rank: int) -> bool:
@@ -69,7 +87,7 @@ def _start(n: int) -> NDArray[Any]:
     return 1 + np.cos(np.arange(n)) / 2
 
 
-def _eigen(matrix: sp.csr_array, rank: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _eigen(matrix: sp.csr_array, rank: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     from scipy.sparse.linalg import eigsh  # here, because it takes a while to load
 
     n = matrix.shape[0]
@@ -79,10 +97,10 @@ def _eigen(matrix: sp.csr_array, rank: int) -> tuple[NDArray[Any], NDArray[Any]]
         values, vectors = values[kept], vectors[:, kept]
     else:
         values, vectors = eigsh(matrix, k=rank, which="LM", v0=_start(n))
-    return vectors * values, vectors
+    return vectors, values, vectors
 
 
-def _singular(matrix: sp.csr_array, rank: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _singular(matrix: sp.csr_array, rank: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     from scipy.sparse.linalg import svds
 
     n = matrix.shape[0]
@@ -91,4 +109,4 @@ def _singular(matrix: sp.csr_array, rank: int) -> tuple[NDArray[Any], NDArray[An
         u, values, vt = u[:, :rank], values[:rank], vt[:rank]
     else:
         u, values, vt = svds(matrix, k=rank, v0=_start(n))
-    return u * values, vt.T
+    return u, values, vt.T

@@ -9,9 +9,11 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from asgnn.errors import GraphError
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.edge_ops import sddmm
 from asgnn.graphs.features import Features
 
 # Entries of the matrix whose rows are looked at together: what a graph of any size needs for a moment.
@@ -41,7 +43,14 @@ def edge_similarity(features: Features, adj: Adjacency) -> Tensor:
 
 
 def edge_cosine(features: Features, adj: Adjacency) -> Tensor:
-    """(E,) the cosine of the two ends of every entry, whatever the features; 0 where one of them has none."""
+    """(E,) the cosine of the two ends of every entry, whatever the features; 0 where one of them has none.
+
+    Differentiable where the features require a gradient, then with memory O(E F) for a moment.
+    """
+    if features.requires_grad:
+        assert features.dense is not None
+        unit = F.normalize(features.dense, dim=1).unsqueeze(2)
+        return sddmm(unit, unit, adj).squeeze(1)
     return _ratio(features.to_scipy(), adj, jaccard=False)
 
 

@@ -1,4 +1,4 @@
-"""The three operations of :mod:`asgnn.asmp.edge_ops` on a GPU, in Triton: nothing of size E·C·T is ever written.
+"""The three operations of :mod:`asgnn.graphs.edge_ops` on a GPU, in Triton: nothing of size E·C·T is ever written.
 
 A program takes a block of trials and either one node with the entries of its row, a few at a time (sums), or a few
 entries (values of entries); sums run in the order of the entries, so results are the same every time.

@@ -55,7 +55,7 @@ class AirGNN(NodeClassifier):
     def propagate(self, start: Tensor, adj: Adjacency) -> Tensor:
         """Adaptive message passing of (T, N, C), Eqs. (9)–(14) of the paper."""
         threshold = self.lam / (2 * (1 - self.lam))  # γλ
-        weight = adj.sym_weight(start.dtype)
+        weight = adj.normalized("sym", start.dtype)
         x = start
         for _ in range(self.num_layers):
             # with this γ, Y = X − 2γ(1 − λ)L̃X is one plain average

@@ -44,7 +44,7 @@ class APPNP(NodeClassifier):
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         x = h = self.mlp(features, rng)
-        weight = (1 - self.alpha) * adj.sym_weight(x.dtype)
+        weight = (1 - self.alpha) * adj.normalized("sym", x.dtype)
         for _ in range(self.num_layers):
             h = adj.matmul(weight, h) + self.alpha * x
         return h

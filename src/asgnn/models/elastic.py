@@ -34,6 +34,9 @@ class ElasticGNN(NodeClassifier):
     the entries in place of the lengths of the rows. Weights of edges, not in the paper, enter Δ as their roots, which
     keeps the last identity; they must be symmetric.
 
+    Where a gradient in the edge weights is wanted, all is computed by :meth:`propagate_by_entries`, on a GPU, too: the
+    other ways take the matrices as fixed, and the root of a weight of 0 has no derivative, while the result has.
+
     Time O(nnz(Z) H + N H C + K E C), memory O(F H + N H + K E C).
     """
 
@@ -71,6 +74,8 @@ class ElasticGNN(NodeClassifier):
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         x = self.mlp(features, rng)
+        if adj.needs_gradient:
+            return self.propagate_by_entries(x, adj)
         return self.propagate(x, adj, incidence_of(features, adj, x.dtype))
 
     def propagate(self, x: Tensor, adj: Adjacency, incidence: Incidence | None = None) -> Tensor:
@@ -83,7 +88,7 @@ class ElasticGNN(NodeClassifier):
         radius = (self.lambda1 / (1 + self.lambda2)).view(-1).to(x.dtype)
         # (N, C, T): the matrices are the same for all trials, so each product takes all their columns at once
         f = x.permute(1, 2, 0).contiguous()
-        own, average, incidence = gamma * f, adj.sym_weight(x.dtype), incidence or Incidence(adj, x.dtype)
+        own, average, incidence = gamma * f, adj.normalized("sym", x.dtype), incidence or Incidence(adj, x.dtype)
         w: Tensor | None = None
         pull: Tensor | None = None  # −Δ̃ᵀW, with W = 0 at the start
         if on_gpu(f) and self.has_dual and self.norm == "l21":
@@ -102,6 +107,36 @@ class ElasticGNN(NodeClassifier):
             w = self.project(step if w is None else w + step, radius)
             pull = incidence.pull(w)
             f = y + pull
+        return f.permute(2, 0, 1)
+
+    def propagate_by_entries(self, x: Tensor, adj: Adjacency) -> Tensor:
+        """The same, differentiable in the weights of the edges to any order; memory O(K E C) for each trial.
+
+        With W = √w U both roots of a weight come together: U + (f_i/√d_i − f_j/√d_j)/2 is brought back to length
+        γλ₁/√w, and node i is pulled by −Σ_j w_ij U_ij/√d_i. Every edge has a row in each direction, U_ji = −U_ij.
+        """
+        check_undirected(adj)
+        gamma = (1 / (1 + self.lambda2)).view(-1).to(x.dtype)
+        radius = (self.lambda1 / (1 + self.lambda2)).view(-1).to(x.dtype)
+        start = f = x.permute(1, 2, 0).contiguous()
+        weight = adj.weight.to(x.dtype).view(-1, 1, 1)
+        average, root = adj.normalized("sym", x.dtype), adj.inverse_root_degree(x.dtype).view(-1, 1, 1)
+        # the ball of an edge of weight 0 has no bound; below 10⁻¹² it is wider than anything met in practice
+        limit = radius * weight.clamp(min=1e-12).rsqrt()
+        u, pull = x.new_zeros(()), x.new_zeros(())
+        for _ in range(self.num_layers):
+            f = y = gamma * start + (1 - gamma) * adj.matmul(average, f.flatten(1)).view_as(f)
+            if self.has_dual:
+                ahead = root * (y + pull)
+                u = u + (adj.at_row(ahead) - adj.at_col(ahead)) / 2
+                if self.norm == "l1":
+                    u = u.clamp(-limit, limit)
+                else:
+                    squared = u.square().sum(1, keepdim=True)
+                    outside = squared > limit.square()
+                    u = u * torch.where(outside, limit * torch.where(outside, squared, 1.0).rsqrt(), 1.0)
+                pull = -root * adj.row_sum(weight * u)
+                f = y + pull
         return f.permute(2, 0, 1)
 
     def project(self, w: Tensor, radius: Tensor) -> Tensor:
@@ -123,15 +158,18 @@ def incidence_of(features: Features, adj: Adjacency, dtype: torch.dtype) -> Inci
     return Incidence(adj, dtype)
 
 
+def check_undirected(adj: Adjacency) -> None:
+    if not adj.symmetric:
+        raise GraphError("ElasticGNN minimises over undirected edges; the two weights of an edge must be equal.")
+
+
 class Incidence:
     """Δ̃, one row for each undirected edge (i, j), i < j: √w_ij (f_i/√d_i − f_j/√d_j)."""
 
     def __init__(self, adj: Adjacency, dtype: torch.dtype) -> None:
-        if not adj.symmetric:
-            raise GraphError("ElasticGNN minimises over undirected edges; the two weights of an edge must be equal.")
-        weight = adj.weight.to(dtype)
-        root = adj.row_sum(weight).rsqrt()
-        signed = weight.sqrt() * root[adj.row] * torch.where(adj.row < adj.col, 1.0, -1.0).to(dtype)
+        check_undirected(adj)
+        root = adj.inverse_root_degree(dtype)
+        signed = adj.weight.to(dtype).sqrt() * root[adj.row] * torch.where(adj.row < adj.col, 1.0, -1.0).to(dtype)
         upper = (adj.row < adj.col).nonzero().view(-1)
         edges = torch.arange(upper.numel(), device=upper.device)
         # the edge of each entry: its own where i < j, its reverse's where i > j

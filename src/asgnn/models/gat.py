@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asgnn.asmp.edge_ops import spmm
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.edge_ops import spmm
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Rng, check_channels

@@ -45,7 +45,7 @@ class GCN(NodeClassifier):
 
     def operator(self, features: Features, adj: Adjacency) -> Callable[[Tensor], Tensor]:
         """What a layer propagates by, h (T, N, C) → Â h; a defence that cleans the graph first has another one."""
-        weight = adj.sym_weight(self.first.weight.dtype)
+        weight = adj.normalized("sym", self.first.weight.dtype)
         return lambda h: adj.matmul(weight, h)
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:

@@ -22,7 +22,7 @@ class GCNJaccard(GCN):
 
     with the Jaccard index of features of zeros and ones and the cosine of others
     (:func:`~asgnn.graphs.similarity.edge_similarity`). τ = 0.01 is DeepRobust's, and drops on a bag of words the edges
-    whose ends share no word.
+    whose ends share no word. Which edges are left is piecewise constant, so it has no part in any gradient.
 
     Time O(E words) once a graph, then as :class:`GCN`.
     """

@@ -24,6 +24,9 @@ class GCNSVD(GCN):
     entries, and a row may sum to zero or less, where :math:`D^{-1/2}` does not exist (DeepRobust gets NaN there): such
     a node keeps its own features and neither gives nor takes any.
 
+    The gradient in the edge weights takes the spaces of the r largest singular vectors as fixed
+    (:func:`~asgnn.graphs.low_rank.low_rank`), and which nodes have a sum above zero.
+
     Time O(restarts · (E r + N r²)) once a graph, then O(nnz(Z) H + N r (H + C)).
     """
 

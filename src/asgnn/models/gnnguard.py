@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asgnn.asmp.edge_ops import sddmm, spmm
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.edge_ops import sddmm, spmm
 from asgnn.graphs.features import Features
 from asgnn.graphs.similarity import edge_cosine
 from asgnn.models.base import NodeClassifier
@@ -30,7 +30,9 @@ class GNNGuard(NodeClassifier):
     where :math:`n_i` counts the edges that are left, and β, learned, is the memory between layers. An edge that one
     layer drops is gone for the next. As in the authors' code, and not in the paper, the layer is a GCN's with
     the weights :math:`e^{\omega}` on what is left, symmetrically normalised, and no gradient is taken through the
-    cosines. Weights of edges multiply the cosines (not in the paper).
+    cosines in training. In evaluation mode, where only an attacker or an explanation asks for a gradient, it is the
+    true one, with the set of edges that are left taken as fixed. Weights of edges multiply the cosines (not in the
+    paper).
 
     Time O(nnz(Z) H + E (H + C)) and, once for each graph, O(E · words a node).
     """
@@ -63,10 +65,11 @@ class GNNGuard(NodeClassifier):
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         cosine = cosines(features, adj).to(self.first.weight.dtype).unsqueeze(1)
+        cosine = cosine.detach() if self.training else cosine
         omega = self.weigh(cosine, adj)
         h = features.linear(self.first.weights, None, None)
         h = self.first.add_bias(self.average(h, omega.expand(-1, h.size(0)), omega > 0, adj)).relu()
-        unit = F.normalize(h.detach().permute(1, 2, 0), dim=1)
+        unit = F.normalize((h.detach() if self.training else h).permute(1, 2, 0), dim=1)
         left = self.weigh(sddmm(unit, unit, adj) * (omega > 0), adj)
         memory = self.raw_memory.view(-1).sigmoid()
         mixed = memory * omega + (1 - memory) * left
@@ -84,9 +87,7 @@ class GNNGuard(NodeClassifier):
 
     def average(self, h: Tensor, omega: Tensor, kept: Tensor, adj: Adjacency) -> Tensor:
         """D^(−1/2) W D^(−1/2) h of (T, N, C), with W = exp(ω) (E, T) on the entries that are kept."""
-        weight = omega.exp() * kept
-        root = adj.row_sum(weight).rsqrt()
-        weight = weight * adj.at_row(root) * adj.at_col(root)
+        weight = adj.normalized("sym", h.dtype, omega.exp() * kept)
         return spmm(weight, h.permute(1, 2, 0).contiguous(), adj).permute(2, 0, 1)
 
 

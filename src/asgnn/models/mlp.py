@@ -14,6 +14,8 @@ from asgnn.settings import PerTrial
 class MLP(NodeClassifier):
     """A multilayer perceptron on the features alone: what a model is worth that trusts no edge.
 
+    Its gradient in the weights of edges is 0 by nature.
+
     Time O(nnz(Z) H + N H C).
     """
 

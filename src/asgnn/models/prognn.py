@@ -34,7 +34,8 @@ class ProGNN(GCN):
     [0, 1] (Alg. 1). One epoch of the authors is therefore ``inner_steps`` epochs of ``fit``.
 
     A trained model has its graph in it: it is for the nodes it was trained on, and of the edges given to it later none
-    is looked at. Before its training it is a GCN on the graph it is given.
+    is looked at, so that its gradient in their weights is 0 by nature. Before its training it is a GCN on the graph it
+    is given.
 
     Args:
         alpha: weight of :math:`\|S\|_1`.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from asgnn.asmp.edge_ops import spmm, sqdist
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.edge_ops import spmm, sqdist
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
@@ -32,7 +32,8 @@ class RUNG(NodeClassifier):
               q_i = \sum_{j \ne i} W_{ij} A_{ij} / d_i
 
     ``lam_hat`` is 1/(1 + λ), as in the authors' code. As there, and not in the paper, y is the root of the squared
-    distance plus 0.01, and no gradient is taken through W. γ = ∞ is the ℓ₁ penalty.
+    distance plus 0.01, and no gradient is taken through W in training; in evaluation mode, where only an attacker or
+    an explanation asks for a gradient, it is the true one. γ = ∞ is the ℓ₁ penalty.
 
     Time O(nnz(Z) H + N H C + K E C), memory O(F H + N H + K (E + N C)).
     """
@@ -67,9 +68,10 @@ class RUNG(NodeClassifier):
         weight = adj.weight.to(x.dtype).unsqueeze(1)
         degree = adj.row_sum(weight)
         given = weight.masked_fill(adj.loops.unsqueeze(1), 0)  # W_ii = 0
-        normal = adj.sym_weight(x.dtype).unsqueeze(1)
+        normal, root = adj.normalized("sym", x.dtype).unsqueeze(1), degree.rsqrt().unsqueeze(1)
         for _ in range(self.num_layers):
-            distance = (sqdist((f * degree.rsqrt().unsqueeze(1)).detach(), adj) + SMOOTHING).sqrt()
+            scaled = f * root
+            distance = (sqdist(scaled.detach() if self.training else scaled, adj) + SMOOTHING).sqrt()
             w = (0.5 / distance - 0.5 / self.gamma).clamp(min=0)
             q = adj.row_sum(w * given) / degree + self.lam
             w = (w * normal).masked_fill(adj.loops.unsqueeze(1), 0)

@@ -31,7 +31,7 @@ class SGC(NodeClassifier):
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         h = features.linear(self.linear.weights, None, None)
-        weight = adj.sym_weight(h.dtype)
+        weight = adj.normalized("sym", h.dtype)
         for _ in range(self.num_layers):
             h = adj.matmul(weight, h)
         return self.linear.add_bias(h)

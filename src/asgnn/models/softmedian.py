@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asgnn.asmp.edge_ops import spmm
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.edge_ops import spmm
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Linear, Rng
 from asgnn.settings import PerTrial
+
+LARGEST_EXPONENT = 60.0
 
 
 class SoftMedianGCN(NodeClassifier):
@@ -27,8 +29,11 @@ class SoftMedianGCN(NodeClassifier):
               s_{ij} \propto \exp\Big(-\frac{\|x_j - \bar x_i\|}{T \sqrt{d}}\Big)
 
     in place of :math:`\sum_j \hat A_{ij} x_j`, to which it tends as T → ∞. The median is the lower one of the
-    neighbourhood with the node itself, every member counted once (the authors' kernel weighs the members by Â). The
-    diffusion that the paper puts before it (GDC) is left out.
+    neighbourhood with the node itself, every member counted once (the authors' kernel weighs the members by Â); an
+    edge of weight 0 makes no member. The diffusion that the paper puts before it (GDC) is left out.
+
+    The gradient takes as fixed which node is the median; in the weight of an edge that is exact but at 0, where the
+    edge becomes a member at once.
 
     Time O(nnz(Z) H + E H log E), memory O(E H) for a moment and O(E + N H) kept.
     """
@@ -62,9 +67,11 @@ class SoftMedianGCN(NodeClassifier):
         squared: Tensor = _Between.apply(middle, x, adj)
         # a root of 0 has no derivative; the smallest normal number stands in for it
         distance = squared.clamp(min=torch.finfo(x.dtype).tiny).sqrt() / (self.temperature * math.sqrt(x.size(1)))
-        nearest = torch.segment_reduce(distance.detach(), "min", offsets=adj.crow, axis=0)
-        normal = adj.sym_weight(x.dtype).unsqueeze(1)
-        weight = normal * (adj.at_row(nearest) - distance).exp()
+        of_members = distance.detach().masked_fill((adj.weight == 0).unsqueeze(1), torch.inf)
+        nearest = torch.segment_reduce(of_members, "min", offsets=adj.crow, axis=0)
+        normal = adj.normalized("sym", x.dtype).unsqueeze(1)
+        # only what is no member can be nearer than the nearest; it counts in the derivative, so it must not overflow
+        weight = normal * (adj.at_row(nearest) - distance).clamp(max=LARGEST_EXPONENT).exp()
         scale = adj.row_sum(normal) / adj.row_sum(weight).clamp(min=torch.finfo(x.dtype).tiny)
         return (spmm(weight, x, adj) * scale.unsqueeze(1)).permute(2, 0, 1)
 
@@ -72,20 +79,22 @@ class SoftMedianGCN(NodeClassifier):
 def lower_median(x: Tensor, adj: Adjacency) -> Tensor:
     """(N, C, T) → (N, C, T) int64: which member of each neighbourhood holds its lower median, in each dimension.
 
-    The values of each dimension are ranked once; then one sort of the numbers row · N + rank orders all
-    neighbourhoods. Time O(E C T log E).
+    The values of each dimension are ranked once; then one sort of the numbers row · (N + 1) + rank orders all
+    neighbourhoods. An edge of weight 0 has the rank N, after all members. Time O(E C T log E).
     """
     n, values = adj.num_nodes, x.reshape(adj.num_nodes, -1).t()
     order = torch.argsort(values, dim=1, stable=True)
-    dtype = torch.int32 if n * n < 2**31 else torch.int64
-    rank = torch.empty_like(order, dtype=dtype)
+    dtype = torch.int32 if n * (n + 1) < 2**31 else torch.int64
+    rank = torch.full((order.size(0), n + 1), n, dtype=dtype, device=x.device)
     rank.scatter_(1, order, torch.arange(n, dtype=dtype, device=x.device).expand_as(order))
+    member = adj.weight > 0
     # rows of all dimensions are gathered as one piece of memory, many times faster than columns
-    keys = rank.t().contiguous().index_select(0, adj.col).add_((adj.row * n).to(dtype).unsqueeze(1)).t().contiguous()
+    keys = rank.t().contiguous().index_select(0, torch.where(member, adj.col, n))
+    keys = keys.add_((adj.row * (n + 1)).to(dtype).unsqueeze(1)).t().contiguous()
     # on a CPU numpy sorts numbers several times faster than torch
     ordered = keys.sort(dim=1).values if keys.is_cuda else torch.from_numpy(np.sort(keys.numpy(), axis=1))
-    middle = (adj.crow[:-1] + adj.crow[1:] - 1) // 2
-    found = order.gather(1, ordered.index_select(1, middle).long() % n)
+    middle = adj.crow[:-1] + (adj.row_sum(member.double()).long() - 1) // 2
+    found = order.gather(1, ordered.index_select(1, middle).long() % (n + 1))
     return found.t().reshape(x.shape)
 
 

@@ -16,14 +16,16 @@ Each: time O(E C T), memory O(E T + N C T) kept; on a CPU O(E C T) for a moment.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.csr import csr_matmul
 from asgnn.kernels import load
+
+if TYPE_CHECKING:
+    from asgnn.graphs.adjacency import Adjacency
 
 
 def spmm(weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
@@ -49,8 +51,16 @@ class _Spmm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
         ctx.adj = adj
-        ctx.save_for_backward(weight, v)
-        return _on_gpu().spmm(weight, v, adj) if v.is_cuda else _cpu_spmm(weight, v, adj)
+        # a matrix that is not learned, as most are not, need not keep what it is multiplied with
+        to_weight, to_v, _ = ctx.needs_input_grad
+        ctx.save_for_backward(weight if to_v else None, v if to_weight else None)
+        if not v.is_cuda:
+            return _cpu_spmm(weight, v, adj)
+        if v.size(2) > 1:
+            return _on_gpu().spmm(weight, v, adj)
+        # one matrix for all columns, of which there may be thousands
+        size = (adj.num_nodes, adj.num_nodes)
+        return csr_matmul(adj.crow, adj.col, weight[:, 0].contiguous(), size, v[:, :, 0].contiguous()).unsqueeze(2)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
