@@ -19,7 +19,8 @@ from asgnn.experiments.store import Store
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "results.sqlite"
 TRIALS = 2
-EACH, MEAN = 1.0, 0.7  # points of accuracy
+# points of accuracy in which a trial and the mean may differ; of the 63 attacked nodes of Citeseer one is 1.6 points
+CLOSE = {"test": (1.0, 0.7), "val": (1.0, 0.7), "target": (3.2, 1.6)}
 # table, row, dataset, rate; on random splits Cora needs no file of other people, and the store holds its attacks
 CELLS = [
     ("table1-random", "gcn", "cora", 0.0),
@@ -52,9 +53,8 @@ def test_trained_again(cell: tuple[str, str, str, float]) -> None:
         for attack in committed.attacks():
             store.add_attack(attack.case, attack.flips, seconds=attack.seconds, machine=attack.machine)
         found = Engine(store, local("cpu")).outcomes([one.training for one in wanted])
-    for name in ("test", "val", "target"):
-        if name in wanted[0].figures:
-            ours, theirs = ([one.figures[name] for one in outcomes] for outcomes in (found.values(), wanted))
-            nodes = EACH if name != "target" else 8.0  # of the 63 targets on Citeseer one is 1.6 points
-            assert ours == pytest.approx(theirs, abs=nodes), name
-            assert fmean(ours) == pytest.approx(fmean(theirs), abs=MEAN if name == "test" else 4.0), name
+    for name in wanted[0].figures.keys() & CLOSE.keys():
+        each, mean = CLOSE[name]
+        ours, theirs = ([one.figures[name] for one in outcomes] for outcomes in (found.values(), wanted))
+        assert ours == pytest.approx(theirs, abs=each), name
+        assert fmean(ours) == pytest.approx(fmean(theirs), abs=mean), name
