@@ -651,7 +651,7 @@ REPRODUCE_REFUSED: dict[str, tuple[list[str], str]] = {
     "unknown dataset": (["table1", "--dataset", "coral"], "There is no dataset 'coral'"),
     "dataset of another table": (["table3", "--dataset", "acm"], "table3 has no dataset acm; it has cora"),
     "rate of another table": (["table2", "--rates", "0.25"], "table2 has no rate 0.25"),
-    "rate that is no number": (["table1", "--rates", "0.1,many"], "A rate is a number, and 'many' is not"),
+    "rate that is no number": (["table1", "--rates", "0.1,many"], "A rate is a number, and one of '0.1,many' is not"),
     "no trials": (["small", "--trials", "0"], "at least one trial"),
     "figure on random splits": (["figure-structure", "--splits", "random"], "random ones are for tables"),
     "restricted figure": (["figure-structure", "--models", "asgnn"], "cannot be restricted"),

@@ -8,13 +8,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -215,14 +215,12 @@ def train(
         )
 
 
-@contextmanager
-def _store(path: Path | None) -> Iterator[Store | None]:
+def _store(path: Path | None) -> Store:
+    """In memory where there is no path."""
     if path is None:
-        yield None
-        return
+        return Store.in_memory()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with Store.open(path) as found:
-        yield found
+    return Store.open(path)
 
 
 @app.command()
@@ -310,8 +308,12 @@ def demo(
     out.print(f"Written: {', '.join(str(path) for path in found.files)}", soft_wrap=True)
 
 
-def _listed(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()]
+def _listed(words: str, kind: Callable[[str], Any] = str) -> list[Any]:
+    """What stands between commas."""
+    try:
+        return [kind(word.strip()) for word in words.split(",") if word.strip()]
+    except ValueError as cause:
+        raise ConfigError(f"A rate is a number, and one of {words!r} is not.") from cause
 
 
 @app.command()
@@ -359,7 +361,7 @@ def reproduce(
         what.value,
         datasets=[find_dataset(name).name for name in _listed(dataset)],
         models=_listed(models),
-        rates=[_number(rate) for rate in _listed(rates)],
+        rates=_listed(rates, float),
         trials=trials,
         search=search.value,
         splits=splits.value,
@@ -367,7 +369,6 @@ def reproduce(
         together=executor is ExecutorName.ray or workers > 1,
     )
     with _executor(executor, address, workers, device) as (run, place), _store(store_path) as kept:
-        assert kept is not None
         progress, attacking = _progress(asked.expected)
         engine = Engine(kept, run, place, largest=batch, progress=progress, attacking=attacking)
         for choices in engine.carry_out(asked):
@@ -383,24 +384,14 @@ def _executor(
     """Where batches are trained, and on what: a cluster may have a GPU where this machine has none."""
     if name is ExecutorName.local:
         place = _device(device)
-        if workers == 1:
-            yield local(place), place
-        else:
-            with processes(workers, place) as run:
-                yield run, place
+        with nullcontext(local(place)) if workers == 1 else processes(workers, place) as run:
+            yield run, place
         return
     with cluster(address) as has_gpu:
         if device is DeviceName.cuda and not has_gpu:
             raise ConfigError("--device cuda needs a GPU in the Ray cluster, and there is none; use --device cpu.")
         place = "cuda" if has_gpu and device is not DeviceName.cpu else "cpu"
         yield on_ray(place), place
-
-
-def _number(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        raise ConfigError(f"A rate is a number, and {word!r} is not.") from None
 
 
 def _progress(expected: int) -> tuple[Callable[[int, Batch], None], Callable[[Case, int, int], None]]:

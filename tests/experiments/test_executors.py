@@ -68,7 +68,7 @@ def test_processes_give_what_this_one_gives() -> None:
     with processes(2, "cpu") as run:
         assert figures(run(batches())) == figures(local("cpu")(batches()))
         wrong = Batch((Training(CASE, "gcn", as_settings({"depth": 2})),))
-        with pytest.raises(ConfigError, match=r"^There is no setting depth here; there are [a-z_, ]*\.$"):
+        with pytest.raises(ConfigError, match=r"^GCN has no setting depth; it has [a-z_, ]*\.$"):
             list(run([wrong]))
         assert figures(run(batches()[:1]))  # which harms nobody else
         workers = [
@@ -146,7 +146,7 @@ def test_an_error_in_a_worker_is_raised_here_as_it_was_there() -> None:
     assert str(there.value) == str(here.value)
     assert type(there.value) is DataUnavailable
     wrong = Batch((Training(CASE, "gcn", as_settings({"depth": 2})),))
-    with pytest.raises(ConfigError, match=r"^There is no setting depth here; there are [a-z_, ]*\.$"):
+    with pytest.raises(ConfigError, match=r"^GCN has no setting depth; it has [a-z_, ]*\.$"):
         list(on_ray("cpu")([wrong]))
 
 
