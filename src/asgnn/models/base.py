@@ -85,15 +85,11 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
     def begin(self, features: Features, adj: Adjacency) -> None:
         """Called by ``fit`` on the single model before its training: for what starts from the graph itself."""
 
-    def penalty(self, features: Features, adj: Adjacency) -> Tensor | None:
-        """(T,) what is added to each trial's training loss; ``None`` for nothing."""
-        return None
-
     def after_step(self, losses: Callable[[], Tensor]) -> None:
         """Called by ``fit`` after each step of the optimiser: projections, and inner loops of a method's own.
 
         Args:
-            losses: the training losses (T,) of the parameters as they are now, penalty included, dropout drawn anew.
+            losses: the training losses (T,) of the parameters as they are now, dropout drawn anew.
         """
 
     def trained(self) -> list[Tensor]:

@@ -257,16 +257,14 @@ class _Runner:
         ]
 
     def _losses(self) -> Tensor:
-        """(T,) the training losses of the parameters as they are, with what a model adds."""
+        """(T,) the training losses of the parameters as they are."""
         logits = self.model(*self.graphs[0], rng=self.rng)
         if self.highest >= logits.size(-1):
             raise GraphError(
                 f"The model tells {logits.size(-1)} classes apart, and there is a label {self.highest} among the "
                 "nodes for training and validation."
             )
-        losses = self.train.losses(self.train.of(logits))
-        penalty = self.model.penalty(*self.graphs[0])
-        return losses if penalty is None else losses + penalty
+        return self.train.losses(self.train.of(logits))
 
     def _step(self) -> Tensor:
         self.model.train()
