@@ -94,7 +94,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "a device as a store for training": (
         ["train", "--dataset", "cora", "--model", "gcn", "--split", "random", "--store", "{zero}.npz"],
         2,
-        "is a device or a pipe; a store is a file",
+        "is a device or a pipe",
     ),
     "a device as a store": (["store", "show", "{zero}.npz"], 2, "is a device or a pipe"),
     "a pipe as a store": (["store", "show", "{pipe}.npz"], 2, "is a device or a pipe"),

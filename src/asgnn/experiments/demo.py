@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asgnn.experiments.engine import Engine
+from asgnn.experiments.executors import local
 from asgnn.experiments.store import Store
-from asgnn.experiments.trials import run_trials
-from asgnn.experiments.values import parse_case
+from asgnn.experiments.trials import summarise
+from asgnn.experiments.values import check_trials, parse_case, trainings_of
 from asgnn.graphs import own_split
 from asgnn.graphs.sources import write_file
 from asgnn.progress import Progress
@@ -39,23 +41,22 @@ def run_demo(
 
     What an earlier run has kept is taken over, unless ``fresh``.
     """
+    check_trials(trials)
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / "results.sqlite"
     if fresh:
         results.unlink(missing_ok=True)
-    cells = [(model, rate) for rate in RATES for model in MODELS]
     # one split for all trials: the one whose training labels the attack was made with
     split = own_split("cora", "metattack")
-    figures = {}
+    asked = {
+        (model, rate): trainings_of(parse_case("cora", ATTACK if rate else None, rate, split), model, (), trials)
+        for rate in RATES
+        for model in MODELS
+    }
     with Store.open(results) as store:
-        for done, (model, rate) in enumerate(cells):
-
-            def report(epoch: int, epochs: int, done: int = done) -> None:
-                if progress is not None:
-                    progress(done * epochs + epoch, len(cells) * epochs)
-
-            case = parse_case("cora", ATTACK if rate else None, rate, split)
-            figures[model, rate] = run_trials(case, model, trials=trials, store=store, device=device, progress=report)
+        engine = Engine(store, local(device, progress=progress), device, largest=trials, edge_aucs=True)
+        found = engine.outcomes([training for trainings in asked.values() for training in trainings])
+    figures = {cell: summarise([found[one.key] for one in trainings]) for cell, trainings in asked.items()}
     table, picture = folder / "table.md", folder / "curves.png"
     write_file(table, _markdown(figures, trials).encode())
     write_file(picture, _curves(figures))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from asgnn.experiments.encoding import (
     shown_key,
 )
 from asgnn.experiments.schema import APPLICATION, CREATE, DEFINITIONS, SCHEMA, SELECT, damaged, sentences
-from asgnn.experiments.values import Case, Choice, Outcome, Series, key_of
+from asgnn.experiments.values import Case, Choice, Outcome, Series, key_of, regular_file
 from asgnn.graphs import Perturbation
 
 PAGE = 500  # rows read at once: every SQLite takes 999 parameters, and no lock is held between two pages
@@ -334,17 +333,13 @@ class Store:
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
     """A connection to an SQLite file of ours; whatever else there is at the path is refused before it is opened."""
     try:
-        mode, folder = path.stat().st_mode if path.exists() else None, path.parent.is_dir()
-        with contextlib.ExitStack() as files:
-            head = b""
-            if mode is not None and stat.S_ISREG(mode):
-                head = files.enter_context(path.open("rb")).read(20)
+        there, folder, head = regular_file(path).exists(), path.parent.is_dir(), b""
+        if there:
+            with path.open("rb") as file:
+                head = file.read(20)
     except OSError as cause:
         raise DataUnavailable(f"{path} could not be opened: {cause.strerror or cause}.") from cause
-    if mode is not None and not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
-        raise ConfigError(f"{path} is {what}; a store is a file.")
-    if mode is None and not create:
+    if not there and not create:
         raise DataUnavailable(f"There is no store {path}.")
     if not folder:
         raise DataUnavailable(f"{path} cannot be made, since there is no folder {path.parent}.")
