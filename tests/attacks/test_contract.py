@@ -121,6 +121,19 @@ def test_rules(attack: str, name: str, budget: int) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
+def test_a_missing_label_is_no_class(attack: str) -> None:
+    """What stands in y where a label is missing, -1 or NaN, changes nothing; the flips are those without the label."""
+    data, train = graph("random 33")
+    known = torch.arange(33) % 5 != 0
+    found = []
+    for y in (torch.where(known, data.y, -1), torch.where(known, data.y.float(), torch.nan)):
+        data.y = y
+        found.append(ATTACKS[attack](data, 6, train, generator()).flips)
+        check_rules(data, ATTACKS[attack](data, 6, train, generator()), 6)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_seed_decides(attack: str) -> None:
     data, train = graph("random 33")
     first, again, other = (ATTACKS[attack](data, 9, train, generator(seed)).flips for seed in (3, 3, 4))
