@@ -287,7 +287,7 @@ def test_settings_outside_their_range() -> None:
     for attack, options, sentence in (
         (pgd, {"steps": -1}, "steps must be a whole number from 0 to .*; it is -1"),
         (pgd, {"base_lr": 0.0}, r"base_lr must be a number in \(0, 1e\+18\]"),
-        (pgd, {"samples": 0}, "samples is 0"),
+        (pgd, {"samples": 0}, "samples must be a whole number from 1 to .*; it is 0"),
         (minmax, {"inner_steps": -1}, "inner_steps and inner_lr"),
         (minmax, {"surrogate": lambda x, edge_index, edge_weight: x}, "must be a Surrogate"),
         (prbcd, {"block_size": 5}, "at least twice the budget of 3 flips, or all pairs; block_size is 5"),
