@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from asgnn.errors import ConfigError
 
 MAX_COUNT = 2**31 - 1
+MAX_LAYERS = 100_000
 PER_TRIAL = "per trial"
 PerTrial = Annotated[float, PER_TRIAL]
 """The type of a setting that may differ between the trials of a batch; a model stores it as a parameter or buffer."""
@@ -67,6 +69,15 @@ def check_count(name: str, value: Any, least: int = 1, most: int = MAX_COUNT) ->
     """Raise unless ``value`` is a whole number from ``least`` to ``most``; call it before allocating memory."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
         raise ConfigError(f"{name} must be a whole number from {least} to {most}; it is {value!r}.")
+
+
+def check_number(name: str, value: Any, low: float, high: float, ends: str = "[]") -> None:
+    """Raise unless ``value`` is a number from ``low`` to ``high``; ``ends`` are the brackets of the interval."""
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    above = number >= low if ends[0] == "[" else number > low
+    below = number <= high if ends[1] == "]" else number < high
+    if not (above and below):
+        raise ConfigError(f"{name} must be a number in {ends[0]}{low:g}, {high:g}{ends[1]}; it is {value!r}.")
 
 
 _KIND_NAMES: dict[type | None, str] = {

@@ -75,10 +75,10 @@ BAD = {
     "flat x": (GraphError, "float32 or float64, of shape", {"x": torch.ones(3)}),
     "NaN in x": (GraphError, "NaN or an infinite number", {"x": torch.full((3, 2), torch.nan)}),
     "infinite x": (GraphError, "NaN or an infinite number", {"x": torch.full((3, 2), -torch.inf)}),
-    "NaN scalar": (ConfigError, "gamma is nan", {"params": ASMPParams(gamma=float("nan"))}),
-    "infinite scalar": (ConfigError, "mu1 is inf", {"params": ASMPParams(mu1=float("inf"))}),
+    "infinite tensor": (ConfigError, "mu1 is inf", {"params": ASMPParams(mu1=torch.tensor(torch.inf))}),
+    "x as a list": (GraphError, "x must be a tensor of shape .*; it is a list", {"x": [[1.0]]}),
     "NaN tensor": (ConfigError, "lam is nan", {"params": ASMPParams(lam=torch.tensor(torch.nan))}),
-    "negative depth": (ConfigError, "at least 0; it is -1", {"layers": -1}),
+    "negative depth": (ConfigError, "layers must be a whole number from 0", {"layers": -1}),
     "directed": (GraphError, "0→1 without its reverse 1→0", {"edge_index": torch.tensor([[0], [1]])}),
     "out of range": (
         GraphError,
@@ -99,7 +99,7 @@ BAD = {
     "exact paper": (ConfigError, "no closed-form minimiser", {"objective": "paper", "structure": "exact"}),
     "sym adaptive": (ConfigError, "frozen", {"normalization": "sym"}),
     "joint steps": (ConfigError, "must both be 1", {"update": "joint", "h_steps": 2}),
-    "no steps": (ConfigError, "h_steps and s_steps must be at least 1", {"s_steps": 0}),
+    "no steps": (ConfigError, "s_steps must be a whole number from 1", {"s_steps": 0}),
     "backend": (ConfigError, "backend must be one of", {"backend": "tpu"}),
     "dense on edges": (
         ConfigError,
@@ -118,3 +118,16 @@ def test_invalid_input_raises(case: str) -> None:
         asmp(**arguments)  # type: ignore[arg-type]
     assert str(caught.value).endswith(".")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e31, "1", None, 1j, (1.0,), True])
+def test_a_scalar_that_is_no_finite_number_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"gamma must be a number in \[-1e\+30, 1e\+30\]; it is .*\."):
+        ASMPParams(gamma=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [{"layers": 2**31}, {"layers": 1.5}, {"h_steps": "2"}, {"s_steps": 10**9}])
+def test_numbers_of_steps_are_bounded(settings: dict[str, object]) -> None:
+    (name,) = settings
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number from"):
+        asmp(torch.ones(3, 2), EDGES, ASMPParams(), **{"layers": 1, **settings})  # type: ignore[arg-type]

@@ -121,6 +121,19 @@ def test_rules(attack: str, name: str, budget: int) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
+def test_a_missing_label_is_no_class(attack: str) -> None:
+    """What stands in y where a label is missing, -1 or NaN, changes nothing; the flips are those without the label."""
+    data, train = graph("random 33")
+    known = torch.arange(33) % 5 != 0
+    found = []
+    for y in (torch.where(known, data.y, -1), torch.where(known, data.y.float(), torch.nan)):
+        data.y = y
+        found.append(ATTACKS[attack](data, 6, train, generator()).flips)
+        check_rules(data, ATTACKS[attack](data, 6, train, generator()), 6)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_seed_decides(attack: str) -> None:
     data, train = graph("random 33")
     first, again, other = (ATTACKS[attack](data, 9, train, generator(seed)).flips for seed in (3, 3, 4))
@@ -272,9 +285,9 @@ def test_what_is_wrong_is_said_in_a_sentence(attack: str, case: str) -> None:
 def test_settings_outside_their_range() -> None:
     data, train = graph("random 33")
     for attack, options, sentence in (
-        (pgd, {"steps": -1}, "0 steps or more; steps is -1"),
-        (pgd, {"base_lr": 0.0}, "base_lr must be above 0"),
-        (pgd, {"samples": 0}, "samples is 0"),
+        (pgd, {"steps": -1}, "steps must be a whole number from 0 to .*; it is -1"),
+        (pgd, {"base_lr": 0.0}, r"base_lr must be a number in \(0, 1e\+18\]"),
+        (pgd, {"samples": 0}, "samples must be a whole number from 1 to .*; it is 0"),
         (minmax, {"inner_steps": -1}, "inner_steps and inner_lr"),
         (minmax, {"surrogate": lambda x, edge_index, edge_weight: x}, "must be a Surrogate"),
         (prbcd, {"block_size": 5}, "at least twice the budget of 3 flips, or all pairs; block_size is 5"),

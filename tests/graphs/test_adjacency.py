@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from asgnn.errors import GraphError
-from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.adjacency import Adjacency, Normalization
 from tests.awkward import AWKWARD
 
 F64 = torch.float64
@@ -77,14 +77,47 @@ def test_pyg_normalises_alike(graph: str, weights: str) -> None:
     torch.testing.assert_close(ours, expected, rtol=1e-14, atol=1e-14)
 
 
-@pytest.mark.parametrize("weights", ["none", "asymmetric"])
-def test_gradient_of_the_product_in_h(weights: str) -> None:
+@pytest.mark.parametrize("kind", ["sym", "rw"])
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("graph", AWKWARD)
+def test_normalised_rows_and_weights_of_several_trials(graph: str, trials: int | None, kind: Normalization) -> None:
+    n, edge_index = AWKWARD[graph]
+    adj = Adjacency.of(edge_index, n)
+    shape = (adj.row.numel(), *([] if trials is None else [trials]))
+    weight = 0.1 + torch.rand(shape, generator=torch.Generator().manual_seed(1), dtype=F64)
+    found = adj.normalized(kind, F64, weight)
+    for ours, given in zip(found.view(shape[0], -1).t(), weight.view(shape[0], -1).t(), strict=True):
+        dense, expected = (torch.zeros(n, n, dtype=F64) for _ in range(2))
+        dense[adj.row, adj.col], expected[adj.row, adj.col] = given, ours
+        d = dense.sum(1, keepdim=True)
+        torch.testing.assert_close(dense / d if kind == "rw" else dense / (d * d.t()).sqrt(), expected)
+
+
+@pytest.mark.parametrize("kind", ["sym", "rw", "as given"])
+@pytest.mark.parametrize("weights", ["symmetric", "asymmetric"])
+def test_derivatives_of_the_product_in_weights_and_h(weights: str, kind: str) -> None:
     n, edge_index, weight = shuffled("isolated node", weights)
-    adj = Adjacency.of(edge_index, n, weight)
-    values = adj.weight.to(F64)
+    assert weight is not None
     h = torch.randn(2, n, 3, generator=torch.Generator().manual_seed(0), dtype=F64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda h: adj.matmul(values, h), (h,))
-    assert torch.autograd.gradgradcheck(lambda h: adj.matmul(values, h).tanh(), (h,))
+
+    def product(weight: Tensor, h: Tensor) -> Tensor:
+        adj = Adjacency.of(edge_index, n, weight)
+        return adj.matmul(adj.weight if kind == "as given" else adj.normalized(kind, F64), h)  # type: ignore[arg-type]
+
+    leaves = (weight.requires_grad_(), h)
+    assert torch.autograd.gradcheck(product, leaves)
+    assert torch.autograd.gradgradcheck(lambda *inputs: product(*inputs).tanh(), leaves)
+
+
+def test_a_fixed_matrix_keeps_nothing_of_what_it_is_multiplied_with() -> None:
+    n, edge_index = AWKWARD["star"]
+    adj, h = Adjacency.of(edge_index, n), torch.randn(n, 3, requires_grad=True)
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        adj.matmul(adj.weight, h * 2)
+        assert h.numel() not in kept
+        adj.matmul(adj.weight.clone().requires_grad_(), h * 2)
+        assert h.numel() in kept
 
 
 @pytest.mark.parametrize("trailing", [(), (2,), (2, 3)])

@@ -100,7 +100,7 @@ def test_structure(graph: str, scheme: str, training: bool) -> None:
 def test_structure_restores_the_mode_after_an_error() -> None:
     x, edge_index = problem("random 33")
     model = model_of("degree").train()
-    with pytest.raises(ValueError, match="at least 0"):
+    with pytest.raises(ValueError, match="layers must be a whole number from 0"):
         model.structure(x, edge_index, num_layers=-1)
     assert model.training
 

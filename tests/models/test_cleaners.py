@@ -298,8 +298,8 @@ BAD = {
     "method": ("how must be one of jaccard, svd, asgnn", lambda: purify(graph(), "pca")),  # type: ignore[arg-type]
     "no model": ("needs a trained model", lambda: purify(graph(), "asgnn")),
     "unexpected model": ("no other method takes one", lambda: purify(graph(), "svd", model=trained())),
-    "threshold": (r"threshold must lie in \[0, 1\]; it is 2", lambda: purify(graph(), "svd", threshold=2)),
-    "rank": ("rank must be 1 or more; it is 0", lambda: purify(graph(), "svd", rank=0)),
+    "threshold": (r"threshold must be a number in \[0, 1\]; it is 2", lambda: purify(graph(), "svd", threshold=2)),
+    "rank": ("rank must be a whole number from 1 to .*; it is 0", lambda: purify(graph(), "svd", rank=0)),
     "a stack": ("needs a single ASGNN", lambda: purify(graph(), "asgnn", model=stack([trained()]))),  # type: ignore[arg-type]
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from asgnn.attacks.prbcd import block_gradient, draw_block
 from asgnn.attacks.problem import pose
 from asgnn.errors import ConfigError
 from asgnn.graphs import undirected
-from asgnn.models import GCN, MLP, ProGNN
+from asgnn.models import ASMP, GCN, MLP, ProGNN
 from asgnn.training import TrainConfig, fit
 from tests.attacks.test_gradient import blocks
 
@@ -269,6 +271,16 @@ def change(edge_index: Tensor, through: str) -> None:
     edges[0, int(((edge_index[0] == 1) & (edge_index[1] == 0)).nonzero())] = 7
 
 
+def test_asmp_module_sorts_a_graph_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, edge_index, weight = small_graph()
+    module, sorts = ASMP(2).to(F64), Sorts(monkeypatch)
+    first = module(x, edge_index, weight)
+    for factor in (1.0, 0.5):
+        module(x, edge_index, factor * weight)
+    assert torch.equal(module(x, edge_index, weight), first)
+    assert sorts.count == 1
+
+
 def test_cache_distinguishes_weights_and_sizes() -> None:
     edge_index = undirected(torch.tensor([[0, 1], [1, 2]]), 4)
     model = GCN(3, 4, 2).eval()
@@ -279,3 +291,13 @@ def test_cache_distinguishes_weights_and_sizes() -> None:
     assert model(x[:3], edge_index).shape == (3, 2)
     with pytest.raises(Exception, match="the nodes are numbered 0 to 1"):
         model(x[:2], edge_index)
+
+
+def test_record_is_of_these_models_and_shows_attacks_that_do_harm() -> None:
+    record = json.loads((Path(__file__).parents[2] / "docs" / "records" / "gradients.json").read_text())
+    assert [row["model"] for row in record["errors"]] == list(CASES)
+    assert all(row[by] < BOUND for row in record["errors"] for by in ("edge_weight", "x"))
+    assert {row["model"] for row in record["left"]} == {name.partition(",")[0] for name in CASES}
+    for row in record["left"]:
+        if "refused" not in row:
+            assert row["through the model"] < row["random"]

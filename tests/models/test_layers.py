@@ -143,7 +143,7 @@ def test_gradient_is_the_mask() -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 0.9999, 7, math.nan, -math.inf])
 def test_invalid_rate_raises(rate: float) -> None:
-    with pytest.raises(ConfigError, match=r"dropout rate must lie between 0 and 0\.999; it is .*\.$"):
+    with pytest.raises(ConfigError, match=r"dropout rate must be a number in \[0, 0\.999\]; it is .*\.$"):
         Dropout(rate)
 
 

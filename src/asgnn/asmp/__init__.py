@@ -19,7 +19,7 @@ from asgnn.asmp.propagate import BACKENDS, Backend, Propagation, propagate
 from asgnn.asmp.theory import lipschitz_h, lipschitz_joint, lipschitz_s, max_eta
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency, Normalization
-from asgnn.graphs.features import check_features, check_finite
+from asgnn.graphs.features import check_finite, check_floats
 
 __all__ = [
     "BACKENDS",
@@ -79,7 +79,7 @@ def asmp(
     Per trial, time O(K E C) and memory O(N C + K E) with edge support; O(K N² C) and O(K N²) with dense support.
     """
     scheme = Scheme(objective, support, structure, update, normalization, h_steps, s_steps, unit_norm)
-    check_features(x, "(…, N, C)", x.dim() > 1)
+    check_floats(x, "(…, N, C)", batched=True)
     check_finite(x)
     for name, value in zip(SCALARS, params.resolved(), strict=True):
         if not bool(torch.as_tensor(value).isfinite().all()):

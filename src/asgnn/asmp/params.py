@@ -10,13 +10,15 @@ from torch import Tensor
 
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Normalization
-from asgnn.settings import PER_TRIAL
+from asgnn.settings import PER_TRIAL, check_count, check_number
 
 Objective = Literal["paper", "degree"]
 SupportKind = Literal["edges", "dense"]
 Structure = Literal["adaptive", "exact", "frozen"]
 Update = Literal["alternating", "joint"]
 
+MAX_STEPS = 1000
+LARGEST = 1e30  # a number that float32 can still be multiplied with
 SCALARS = ("lam", "gamma", "mu1", "mu2", "eta1", "eta2")
 
 Scalar = float | Tensor
@@ -45,6 +47,16 @@ class ASMPParams:
     mu2: Annotated[Scalar, PER_TRIAL] = 0.01
     eta1: Annotated[Scalar | None, PER_TRIAL] = None
     eta2: Annotated[Scalar | None, PER_TRIAL] = 0.023
+
+    def __post_init__(self) -> None:
+        for name in SCALARS:
+            value = getattr(self, name)
+            if isinstance(value, Tensor) and not value.is_complex():
+                continue
+            if value is None and name in ("eta1", "eta2"):
+                continue
+            check_number(name, value, -LARGEST, LARGEST)
+            object.__setattr__(self, name, float(value))
 
     def resolved(self) -> tuple[Scalar, Scalar, Scalar, Scalar, Scalar, Scalar]:
         """The six values in the order of :data:`SCALARS`, with default step sizes in place of ``None``."""
@@ -107,8 +119,8 @@ class Scheme:
         one_of("structure", self.structure, ("adaptive", "exact", "frozen"))
         one_of("update", self.update, ("alternating", "joint"))
         one_of("normalization", self.normalization, ("rw", "sym"))
-        if self.h_steps < 1 or self.s_steps < 1:
-            raise ConfigError(f"h_steps and s_steps must be at least 1; they are {self.h_steps} and {self.s_steps}.")
+        check_count("h_steps", self.h_steps, 1, MAX_STEPS)
+        check_count("s_steps", self.s_steps, 1, MAX_STEPS)
         if self.structure == "exact" and self.objective != "degree":
             raise ConfigError(
                 'structure="exact" needs objective="degree": the paper\'s objective has no closed-form minimiser.'

@@ -15,7 +15,8 @@ from asgnn.asmp.objective import Terms
 from asgnn.asmp.params import ASMPParams, Scheme, one_of
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
-from asgnn.graphs.features import check_features
+from asgnn.graphs.features import check_floats
+from asgnn.settings import MAX_LAYERS, check_count
 
 Backend = Literal["auto", "dense", "edges", "gpu"]
 
@@ -90,9 +91,8 @@ def propagate(
 
     Without ``weights`` and ``trace`` the last structure step is skipped, because it does not change the features.
     """
-    check_features(x, "(…, N, C)", x.dim() > 1)
-    if layers < 0:
-        raise ConfigError(f"The number of layers must be at least 0; it is {layers}.")
+    check_floats(x, "(…, N, C)", batched=True)
+    check_count("layers", layers, 0, MAX_LAYERS)
     one_of("backend", backend, ("auto", *BACKENDS))
     if scheme.objective == "degree" and not adj.symmetric:
         raise GraphError('objective="degree" needs symmetric weights, but edge_weight differs between i → j and j → i.')

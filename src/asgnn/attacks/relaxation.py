@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from asgnn.attacks.problem import Problem
 from asgnn.attacks.rules import take
-from asgnn.errors import ConfigError
+from asgnn.settings import check_count, check_number
+
+LARGEST_LR = 1e18  # beyond this the projection loses every digit of what was there before
 
 
 def check_schedule(steps: int, base_lr: float, samples: int) -> None:
-    if steps < 0:
-        raise ConfigError(f"An attack takes 0 steps or more; steps is {steps}.")
-    if not 0 < base_lr < math.inf:
-        raise ConfigError(f"base_lr must be above 0 and finite; it is {base_lr}.")
-    if samples < 1:
-        raise ConfigError(f"At least one set of flips must be tried; samples is {samples}.")
+    check_count("steps", steps, 0)
+    check_number("base_lr", base_lr, 0, LARGEST_LR, "(]")
+    check_count("samples", samples)
 
 
 def multiplier(values: Tensor, budget: float, guess: float = 0.0) -> float:

@@ -34,7 +34,14 @@ class Foreign(NodeClassifier):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        names = inspect.signature(module.forward).parameters
+        try:
+            names = inspect.signature(module.forward).parameters
+            inspect.signature(module.forward).bind(None, None)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{type(module).__name__}.forward cannot be called with x and edge_index alone; wrap the module in one "
+                "that can."
+            ) from None
         # all basic models of PyG have the argument, but some ignore it
         self.takes_weight = "edge_weight" in names and getattr(module, "supports_edge_weight", True)
 

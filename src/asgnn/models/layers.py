@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from asgnn.errors import ConfigError
 from asgnn.graphs.features import Features
 from asgnn.kernels import load
-from asgnn.settings import check_count
+from asgnn.settings import MAX_LAYERS, check_count, check_number
 
 
 class Streams:
@@ -67,7 +66,6 @@ Rng = Streams | None
 """The random streams of the trials; ``None`` for streams seeded by torch's global generator."""
 
 
-MAX_LAYERS = 100_000
 MAX_WEIGHTS = 2**33  # of one layer, 32 GiB; more is a mistake that would otherwise end in an out-of-memory error
 
 
@@ -123,8 +121,7 @@ class Dropout(nn.Module):
 
     def __init__(self, rate: float) -> None:
         super().__init__()
-        if not isinstance(rate, Real) or not 0 <= rate <= 0.999:
-            raise ConfigError(f"The dropout rate must lie between 0 and 0.999; it is {rate!r}.")
+        check_number("The dropout rate", rate, 0, 0.999)
         self.register_buffer("rate", torch.tensor(float(rate), dtype=torch.float64), persistent=False)
         self._cache: tuple[Tensor, int, torch.dtype, bool, Tensor, Tensor] | None = None
 

@@ -17,6 +17,7 @@ from asgnn.graphs.keys import to_keys
 from asgnn.graphs.low_rank import low_rank
 from asgnn.graphs.similarity import edge_similarity
 from asgnn.models.asgnn import ASGNN
+from asgnn.settings import check_number
 
 Cleaner = Literal["jaccard", "svd", "asgnn"]
 # Threshold, and whether scores become edge weights. "jaccard": DeepRobust's threshold. "svd": keep all but negligible
@@ -60,8 +61,7 @@ def purify(
         raise ConfigError('how="asgnn" needs a trained model, and no other method takes one.')
     threshold = DEFAULTS[how][0] if threshold is None else threshold
     weighted = DEFAULTS[how][1] if weighted is None else weighted
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"threshold must lie in [0, 1]; it is {threshold}.")
+    check_number("threshold", threshold, 0, 1)
     features = Features.of(data.x)
     adj = Adjacency.of(data.edge_index, features.num_nodes, data.get("edge_weight"))
     if model is not None:

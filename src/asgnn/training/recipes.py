@@ -62,7 +62,7 @@ class Recipe:
         """Build a trial on a graph; its initial weights and dropout depend on ``seed`` alone."""
         check_count("seed", seed, 0, MAX_SEED)
         arguments = {"in_channels": data.num_features, "out_channels": num_classes(data), **self.arguments}
-        rng = torch.Generator().manual_seed(seed)
+        rng = torch.Generator().manual_seed(int(seed))
         if issubclass(self.kind, NodeClassifier):
             model: nn.Module = self.kind(**arguments_for(self.kind, arguments))
             model.reset_parameters(rng)  # type: ignore[operator]
