@@ -80,6 +80,12 @@ def check_number(name: str, value: Any, low: float, high: float, ends: str = "[]
         raise ConfigError(f"{name} must be a number in {ends[0]}{low:g}, {high:g}{ends[1]}; it is {value!r}.")
 
 
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}; it is {value!r}.")
+
+
 _KIND_NAMES: dict[type | None, str] = {
     bool: "true or false",
     int: "a whole number",

@@ -121,13 +121,13 @@ def test_invalid_input_raises(case: str) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e31, "1", None, 1j, (1.0,), True])
-def test_a_scalar_that_is_no_finite_number_is_refused(value: object) -> None:
+def test_invalid_scalars_raise(value: object) -> None:
     with pytest.raises(ConfigError, match=r"gamma must be a number in \[-1e\+30, 1e\+30\]; it is .*\."):
         ASMPParams(gamma=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("settings", [{"layers": 2**31}, {"layers": 1.5}, {"h_steps": "2"}, {"s_steps": 10**9}])
-def test_numbers_of_steps_are_bounded(settings: dict[str, object]) -> None:
+def test_invalid_numbers_of_steps_raise(settings: dict[str, object]) -> None:
     (name,) = settings
     with pytest.raises(ConfigError, match=f"{name} must be a whole number from"):
         asmp(torch.ones(3, 2), EDGES, ASMPParams(), **{"layers": 1, **settings})  # type: ignore[arg-type]

@@ -206,8 +206,8 @@ def test_bounds_equal_their_closed_forms() -> None:
     assert joint > max(paper, lipschitz_h(lam, "paper"))
 
 
-def test_smoothness_constants_of_q_by_autograd() -> None:
-    """The Hessian of q in S is 2(γ+μ₂) I; in the metric of D its Hessian in H has eigenvalues in [2, 2+4λ]."""
+def test_eigenvalues_of_the_hessian_of_q_in_h() -> None:
+    """In the metric of D they lie in [2, 2+4λ]."""
     n, edge_index = AWKWARD["random 33"]
     lam = 3.0
     s = torch.eye(n, dtype=F64)

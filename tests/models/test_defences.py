@@ -339,17 +339,20 @@ def test_elastic_needs_symmetric_weights() -> None:
 
 
 BAD = {
-    "lambda1": ("finite and at least 0; they are -1 and 3", lambda: ElasticGNN(3, 3, 3, lambda1=-1)),
-    "lambda2": ("at least 0; they are 9.0 and nan", lambda: ElasticGNN(3, 3, 3, lambda2=math.nan)),
-    "norm": ("norm must be l21 or l1; it is 'l2'", lambda: ElasticGNN(3, 3, 3, norm="l2")),  # type: ignore[arg-type]
+    "lambda1": (r"lambda1 must be a number in \[0, inf\); it is -1", lambda: ElasticGNN(3, 3, 3, lambda1=-1)),
+    "lambda2": (r"lambda2 must be a number in \[0, inf\); it is nan", lambda: ElasticGNN(3, 3, 3, lambda2=math.nan)),
+    "norm": ("norm must be one of l21, l1; it is 'l2'", lambda: ElasticGNN(3, 3, 3, norm="l2")),  # type: ignore[arg-type]
     "depth of Elastic": ("num_layers must be .* from 0 to .*; it is -1", lambda: ElasticGNN(3, 3, 3, num_layers=-1)),
     "depth of Air": ("num_layers must be .* from 0 to .*; it is -1", lambda: AirGNN(3, 3, 3, num_layers=-1)),
     "depth of RUNG": ("num_layers must be .* from 0 to .*; it is -1", lambda: RUNG(3, 3, 3, num_layers=-1)),
-    "lam": (r"lie in \[0, 1\); it is 1", lambda: AirGNN(3, 3, 3, lam=1.0)),
-    "gamma": ("gamma must be above 0; it is 0", lambda: RUNG(3, 3, 3, gamma=0)),
-    "lam_hat": (r"lie in \(0, 1\); it is 1", lambda: RUNG(3, 3, 3, lam_hat=1)),
-    "temperature": ("temperature must be above 0; it is nan", lambda: SoftMedianGCN(3, 3, 3, temperature=math.nan)),
-    "threshold": ("between 0 and 1; it is 2", lambda: GNNGuard(3, 3, 3, threshold=2)),
+    "lam": (r"lam must be a number in \[0, 1\); it is 1", lambda: AirGNN(3, 3, 3, lam=1.0)),
+    "gamma": (r"gamma must be a number in \(0, inf\]; it is 0", lambda: RUNG(3, 3, 3, gamma=0)),
+    "lam_hat": (r"lam_hat must be a number in \(0, 1\); it is 1", lambda: RUNG(3, 3, 3, lam_hat=1)),
+    "temperature": (
+        r"temperature must be a number in \(0, inf\]; it is nan",
+        lambda: SoftMedianGCN(3, 3, 3, temperature=math.nan),
+    ),
+    "threshold": (r"threshold must be a number in \[0, 1\]; it is 2", lambda: GNNGuard(3, 3, 3, threshold=2)),
 }
 
 

@@ -58,17 +58,17 @@ def build(name: str, seed: int = 0) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", ["pyg sage", "lazy"])
-def test_trains_as_by_hand(name: str) -> None:
+def test_training_equals_torch_adam(name: str) -> None:
     """Without dropout, training equals torch's Adam on torch's cross-entropy."""
     data = graph(torch.float32)
     ours, peer = build(name), build(name)
     with torch.random.fork_rng():
         torch.manual_seed(1)  # lazy modules draw their weights at the first call
-        one = fit(ours, data, CONFIG, split=SPLIT)
+        result = fit(ours, data, CONFIG, split=SPLIT)
         torch.manual_seed(1)
         peer(data.x, data.edge_index)
     optimizer = torch.optim.Adam(peer.parameters(), lr=CONFIG.lr, weight_decay=CONFIG.weight_decay)
-    for expected in one.history.train_loss.tolist():
+    for expected in result.history.train_loss.tolist():
         optimizer.zero_grad()
         loss = F.cross_entropy(peer(data.x, data.edge_index)[SPLIT.train], data.y[SPLIT.train])
         loss.backward()
@@ -80,13 +80,13 @@ def test_trains_as_by_hand(name: str) -> None:
 def test_best_epoch_is_kept_with_its_buffers(name: str) -> None:
     data = graph(torch.float32)
     module = build(name)
-    one = fit(module, data, CONFIG, split=SPLIT)
-    assert one.model is module
-    assert accuracy(module, data, SPLIT.val) == pytest.approx(one.val_accuracy, abs=1e-6)
-    torch.testing.assert_close(one.logits[0], module(data.x, data.edge_index).detach(), rtol=1e-4, atol=1e-5)
+    result = fit(module, data, CONFIG, split=SPLIT)
+    assert result.model is module
+    assert accuracy(module, data, SPLIT.val) == pytest.approx(result.val_accuracy, abs=1e-6)
+    torch.testing.assert_close(result.logits[0], module(data.x, data.edge_index).detach(), rtol=1e-4, atol=1e-5)
     if isinstance(module, Tied):
         assert module.second.weight is module.first.weight
-        assert int(module.norm.num_batches_tracked) == one.best_epoch
+        assert int(module.norm.num_batches_tracked) == result.best_epoch
 
 
 def test_foreign_trials_among_other_trials() -> None:
@@ -96,10 +96,10 @@ def test_foreign_trials_among_other_trials() -> None:
     foreign = [Trial(build(name, i), TrainConfig(15, lr=0.05, seed=i), SPLIT) for i, name in enumerate(names)]
     ours = [trial("gcn", i, torch.float32) for i in range(2)]
     fits = fit_many([foreign[0], ours[0], foreign[1], ours[1], foreign[2]], data)
-    assert [one.batch for one in fits] == [1, 2, 1, 2, 1]
-    for i, one in enumerate(fits[::2]):
+    assert [result.batch for result in fits] == [1, 2, 1, 2, 1]
+    for i, result in enumerate(fits[::2]):
         alone = fit(build(names[i], i), data, TrainConfig(15, lr=0.05, seed=i), split=SPLIT)
-        assert torch.equal(one.history.val_loss, alone.history.val_loss)
+        assert torch.equal(result.history.val_loss, alone.history.val_loss)
 
 
 def test_edge_weights_are_passed_to_a_module_that_takes_them() -> None:
@@ -134,11 +134,11 @@ def test_threads_do_not_change_results() -> None:
         ours = [trial("asgnn", i, torch.float32) for i in range(4)]
         return ours + [Trial(build("pyg gcn", i), TrainConfig(12, seed=i), SPLIT) for i in range(4)]
 
-    def run(one: Trial) -> Tensor:
-        return fit(one.model, data, one.config, split=one.split).history.train_loss
+    def run(spec: Trial) -> Tensor:
+        return fit(spec.model, data, spec.config, split=spec.split).history.train_loss
 
     threads = torch.get_num_threads()
-    one_by_one = [run(one) for one in trials()]
+    one_by_one = [run(spec) for spec in trials()]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(run, trials()))
     assert all(torch.equal(a, b) for a, b in zip(one_by_one, together, strict=True))
@@ -153,12 +153,12 @@ def test_recipe_from_a_class_name(settings: dict[str, int]) -> None:
         recipe("torch_geometric.nn:GCN", **settings, lr=0.1, epochs=4).trial(data, SPLIT, seed) for seed in (3, 3, 4)
     ]
     assert torch.equal(torch.get_rng_state(), state)
-    assert {type(one.model) for one in trials} == {pyg.GCN}
+    assert {type(spec.model) for spec in trials} == {pyg.GCN}
     assert trials[0].config == TrainConfig(4, lr=0.1, seed=3)
-    first, again, other = ([p.detach() for p in one.model.parameters()] for one in trials)
+    first, again, other = ([p.detach() for p in spec.model.parameters()] for spec in trials)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[-1], other[-1])
-    assert all(one.batch == 1 for one in fit_many(trials, data))
+    assert all(result.batch == 1 for result in fit_many(trials, data))
 
 
 BAD = {

@@ -76,7 +76,7 @@ def test_gradient_at_weight_zero_is_finite(name: str) -> None:
 @pytest.mark.parametrize("layout", ["strided", "coo", "csr"])
 @pytest.mark.parametrize("name", ["gcn", "gat", "appnp", "gnnguard", "asgnn"])
 def test_gradient_in_sparse_features(name: str, layout: str) -> None:
-    """Dense x gets a dense gradient even if it is stored sparse; sparse x gets one at its stored entries."""
+    """Mostly zero x is stored sparse unless it requires a gradient; a sparse tensor gets one at its stored entries."""
     _, edge_index, weight = small_graph()
     words = torch.zeros(14, 7, dtype=F64)
     words[torch.arange(14), torch.arange(14) % 7] = 1 + torch.arange(14, dtype=F64) / 14
@@ -221,7 +221,7 @@ def test_attack_on_a_gcn_equals_attack_on_a_surrogate_with_the_same_weights() ->
 # --- graphs are prepared once --------------------------------------------------------------------------------------
 
 
-class Sorts:
+class SortCounter:
     """Counts the sorts of edges and features."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_a_graph_is_sorted_once_and_again_after_a_change(through: str, monkeypat
     edge_index = undirected(torch.tensor([[0, 1, 2, 5], [1, 2, 3, 9]]), n)
     x = torch.eye(n)[:, :20].clone()
     model = GCN(20, 4, 3).eval()
-    sorts = Sorts(monkeypatch)
+    sorts = SortCounter(monkeypatch)
     first = model(x, edge_index)
     sorted_before = sorts.count
     assert sorted_before == 2  # the edges and the columns of x
@@ -273,7 +273,7 @@ def change(edge_index: Tensor, through: str) -> None:
 
 def test_asmp_module_sorts_a_graph_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x, edge_index, weight = small_graph()
-    module, sorts = ASMP(2).to(F64), Sorts(monkeypatch)
+    module, sorts = ASMP(2).to(F64), SortCounter(monkeypatch)
     first = module(x, edge_index, weight)
     for factor in (1.0, 0.5):
         module(x, edge_index, factor * weight)
@@ -293,7 +293,7 @@ def test_cache_distinguishes_weights_and_sizes() -> None:
         model(x[:2], edge_index)
 
 
-def test_record_is_of_these_models_and_shows_attacks_that_do_harm() -> None:
+def test_record_covers_all_models_and_attacks_beat_random_flips() -> None:
     record = json.loads((Path(__file__).parents[2] / "docs" / "records" / "gradients.json").read_text())
     assert [row["model"] for row in record["errors"]] == list(CASES)
     assert all(row[by] < BOUND for row in record["errors"] for by in ("edge_weight", "x"))

@@ -213,7 +213,10 @@ BAD = {
     "depth of SGC": ("num_layers must be .* from 0 to .*; it is -1", lambda: SGC(3, 3, num_layers=-1)),
     "heads": ("heads must be a whole number from 1", lambda: GAT(3, 3, 3, heads=0)),
     "rank": ("rank must be a whole number from 1 to .*; it is 0", lambda: GCNSVD(3, 3, 3, rank=0)),
-    "threshold": (r"must lie in \[-1, 1\]; it is nan", lambda: GCNJaccard(3, 3, 3, threshold=float("nan"))),
+    "threshold": (
+        r"threshold must be a number in \[-1, 1\]; it is nan",
+        lambda: GCNJaccard(3, 3, 3, threshold=float("nan")),
+    ),
     "MLP without layers": ("num_layers must be a whole number from 1", lambda: MLP(3, 3, 3, num_layers=0)),
     "no features": ("channels must be a whole number from 1", lambda: GCN(0, 3, 3)),
 }

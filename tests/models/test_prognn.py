@@ -103,25 +103,25 @@ def test_training_equals_the_reference(variant: str, plain: bool) -> None:
     data, config = graph() if plain else weighted(), TrainConfig(8, lr=0.03, weight_decay=0.01)
     ours = model(**VARIANTS[variant])
     reference = Reference(copy.deepcopy(ours), data, config)
-    one = fit(ours, data, config, split=SPLIT)
+    result = fit(ours, data, config, split=SPLIT)
     by_products = VARIANTS[variant].get("method") == "products"  # error of at most 1 % of the threshold
     tolerance = 0.01 * ours.structure_lr * ours.beta if by_products else 1e-7
-    for epoch, loss_of_ours in enumerate(one.history.train_loss.tolist(), 1):
+    for epoch, loss_of_ours in enumerate(result.history.train_loss.tolist(), 1):
         assert reference.step_weights() == pytest.approx(loss_of_ours, rel=tolerance)
         if epoch % ours.inner_steps == 0:
             reference.step_structure()
-        if epoch == one.best_epoch:
+        if epoch == result.best_epoch:
             torch.testing.assert_close(ours.structure.detach(), reference.s.detach(), rtol=0, atol=4 * tolerance)
 
 
-def last_structure(one: ProGNN, steps: int) -> Tensor:
+def last_structure(prognn: ProGNN, steps: int) -> Tensor:
     """The structure after ``steps`` structure steps, without validation."""
     data = graph()
     features, adj = Features.of(data.x), Adjacency.of(data.edge_index, NODES)
-    one.begin(features, adj)
+    prognn.begin(features, adj)
     for _ in range(steps):
-        one.step_structure(lambda: F.cross_entropy(one(features, adj)[SPLIT.train], data.y[SPLIT.train]).view(1))
-    return one.structure.detach()
+        prognn.step_structure(lambda: F.cross_entropy(prognn(features, adj)[SPLIT.train], data.y[SPLIT.train]).view(1))
+    return prognn.structure.detach()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -140,7 +140,7 @@ def test_a_fixed_structure_is_a_gcn(symmetric: bool) -> None:
     ours = model(dropout=0.5, alpha=0.0, beta=0.0, lam=0.0, structure_lr=0.0, symmetric=symmetric)
     peer = GCN(WORDS, 8, CLASSES).to(F64)
     peer.load_state_dict({key: value for key, value in ours.state_dict().items() if key != "structure"})
-    first, second = (fit(one, data, config, split=SPLIT) for one in (ours, peer))
+    first, second = (fit(module, data, config, split=SPLIT) for module in (ours, peer))
     torch.testing.assert_close(first.history.val_loss, second.history.val_loss, rtol=1e-10, atol=1e-10)
     assert torch.equal(predict(ours, data), predict(peer, data))
 
@@ -156,11 +156,11 @@ def test_batch_equals_one_by_one(variant: str) -> None:
             for i, (dropout, lr) in enumerate(settings)
         ]
 
-    many, alone = fit_many(trials(), data), [fit_many([one], data)[0] for one in trials()]
-    assert {one.batch for one in many} == {3}
-    for one, other in zip(many, alone, strict=True):
-        torch.testing.assert_close(one.history.val_loss, other.history.val_loss, rtol=1e-7, atol=1e-7)
-        for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
+    many, alone = fit_many(trials(), data), [fit_many([spec], data)[0] for spec in trials()]
+    assert {result.batch for result in many} == {3}
+    for result, single in zip(many, alone, strict=True):
+        torch.testing.assert_close(result.history.val_loss, single.history.val_loss, rtol=1e-7, atol=1e-7)
+        for p, q in zip(result.model.parameters(), single.model.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=0, atol=1e-6)
 
 
@@ -206,11 +206,11 @@ def test_reset_parameters_forgets_the_structure() -> None:
 
 
 BAD = {
-    "alpha": ("alpha must be finite and at least 0; it is -1", {"alpha": -1.0}),
-    "beta": ("beta must be finite and at least 0; it is nan", {"beta": float("nan")}),
-    "rate": ("structure_lr must be finite and at least 0; it is inf", {"structure_lr": float("inf")}),
+    "alpha": (r"alpha must be a number in \[0, inf\); it is -1", {"alpha": -1.0}),
+    "beta": (r"beta must be a number in \[0, inf\); it is nan", {"beta": float("nan")}),
+    "rate": (r"structure_lr must be a number in \[0, inf\); it is inf", {"structure_lr": float("inf")}),
     "steps": ("inner_steps must be a whole number from 1", {"inner_steps": 0}),
-    "method": ("must be exact, products or None; it is 'svd'", {"method": "svd"}),
+    "method": ("method must be one of exact, products; it is 'svd'", {"method": "svd"}),
 }
 
 

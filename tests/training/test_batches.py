@@ -14,8 +14,8 @@ from tests.training.problem import MODELS, four, graph, trial
 FIELDS = ("train_loss", "val_loss", "val_accuracy")
 
 
-def weights(one: Fit) -> list[Tensor]:
-    return [p.detach() for p in one.model.parameters()]
+def weights(result: Fit) -> list[Tensor]:
+    return [p.detach() for p in result.model.parameters()]
 
 
 def assert_close(ours: Fit, theirs: Fit, tolerance: float) -> None:
@@ -40,8 +40,8 @@ def test_batch_equals_one_by_one(name: str) -> None:
     data = graph()
     together = fit_many(four(name), data)
     for i, of_many in enumerate(together):
-        one = trial(name, i)
-        alone = fit(one.model, data, one.config, split=one.split)
+        spec = trial(name, i)
+        alone = fit(spec.model, data, spec.config, split=spec.split)
         assert (of_many.batch, alone.batch) == (4, 1)
         assert_close(of_many, alone, 1e-8)
     # the trials differ, so that the comparison above can fail
@@ -91,7 +91,7 @@ def test_the_seed_changes_dropout() -> None:
 def test_batch_size_does_not_change_results(name: str, size: int) -> None:
     data = graph()
     cut = fit_many(four(name), data, batch_size=size)
-    assert [one.batch for one in cut] == {1: [1] * 4, 2: [2] * 4, 3: [3, 3, 3, 1]}.get(size, [4] * 4)
+    assert [result.batch for result in cut] == {1: [1] * 4, 2: [2] * 4, 3: [3, 3, 3, 1]}.get(size, [4] * 4)
     for ours, theirs in zip(cut, fit_many(four(name), data), strict=True):
         assert_close(ours, theirs, 1e-8)
 
@@ -110,14 +110,14 @@ def test_results_have_the_order_of_the_trials() -> None:
     ]
     trials = [trial(name, i, epochs=epochs) for name, i, epochs in order]
     fits = fit_many(trials, data)
-    assert [one.batch for one in fits] == [2, 2, 1, 2, 2, 2, 2]
-    for one, given, (name, i, epochs) in zip(fits, trials, order, strict=True):
-        assert one.model is given.model
-        assert one.config is given.config
-        assert one.split is given.split
-        assert one.history.train_loss.shape == one.history.val_loss.shape == (epochs,)
+    assert [result.batch for result in fits] == [2, 2, 1, 2, 2, 2, 2]
+    for result, spec, (name, i, epochs) in zip(fits, trials, order, strict=True):
+        assert result.model is spec.model
+        assert result.config is spec.config
+        assert result.split is spec.split
+        assert result.history.train_loss.shape == result.history.val_loss.shape == (epochs,)
         (alone,) = fit_many([trial(name, i, epochs=epochs)], data)
-        assert_close(one, alone, 1e-8)
+        assert_close(result, alone, 1e-8)
 
 
 def test_progress_counts_to_the_total() -> None:
@@ -126,8 +126,8 @@ def test_progress_counts_to_the_total() -> None:
     fit_many(trials, graph(), batch_size=1, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(i, 10) for i in range(1, 11)]
     seen.clear()
-    one = trial("gcn", 0, epochs=3)
-    fit(one.model, graph(), one.config, split=one.split, progress=lambda done, total: seen.append((done, total)))
+    spec = trial("gcn", 0, epochs=3)
+    fit(spec.model, graph(), spec.config, split=spec.split, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -139,16 +139,18 @@ def test_a_diverging_trial_does_not_affect_the_others(name: str, dtype: torch.dt
     wild = trial(name, 2, dtype, lr=1e38 if dtype == torch.float32 else 1e308)
     with pytest.warns(DivergedWarning, match="1 of 3 trials diverged"):
         first, lost, second = fit_many([calm[0], wild, calm[1]], data)
-    assert [one.diverged for one in (first, lost, second)] == [False, True, False]
+    assert [result.diverged for result in (first, lost, second)] == [False, True, False]
     assert not lost.history.val_loss[-1].isfinite()
     assert all(p.isfinite().all() for p in weights(lost))  # its last finite weights, or the initial ones
-    for i, one in enumerate((first, second)):
+    for i, result in enumerate((first, second)):
         (alone,) = fit_many([trial(name, i, dtype)], data)
-        assert all(getattr(one.history, field).isfinite().all() for field in FIELDS)
+        assert all(getattr(result.history, field).isfinite().all() for field in FIELDS)
         if dtype == torch.float64:
-            assert_close(one, alone, 1e-8)
+            assert_close(result, alone, 1e-8)
         else:
-            torch.testing.assert_close(one.history.train_loss[:3], alone.history.train_loss[:3], rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(
+                result.history.train_loss[:3], alone.history.train_loss[:3], rtol=1e-3, atol=1e-3
+            )
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -60,13 +60,13 @@ def test_every_recipe_has_a_class() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_builds_a_trial(name: str) -> None:
     data = graph(torch.float32)
-    one = recipe(name).trial(data, SPLIT, seed=3)
-    assert type(one.model) is KINDS[name]
-    assert one.split is SPLIT
-    assert one.config.seed == 3
-    assert {**vars(one.config), "seed": 0} == vars(recipe(name).config)
-    assert one.model(data.x, data.edge_index).shape == (data.num_nodes, CLASSES)
-    assert one.model.settings["in_channels"] == WORDS
+    spec = recipe(name).trial(data, SPLIT, seed=3)
+    assert type(spec.model) is KINDS[name]
+    assert spec.split is SPLIT
+    assert spec.config.seed == 3
+    assert {**vars(spec.config), "seed": 0} == vars(recipe(name).config)
+    assert spec.model(data.x, data.edge_index).shape == (data.num_nodes, CLASSES)
+    assert spec.model.settings["in_channels"] == WORDS
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -100,10 +100,10 @@ def test_training_of_returns_the_recipes_training(name: str) -> None:
 
 
 def test_settings_of_model_and_training() -> None:
-    one = recipe("gcn", lr=0.3, epochs=7, num_layers=4, dropout=0.2).trial(graph(torch.float32), SPLIT, 5)
-    assert (one.config.lr, one.config.epochs, one.config.weight_decay, one.config.seed) == (0.3, 7, 5e-4, 5)
-    assert isinstance(one.model, GCN)
-    assert (len(one.model.between), float(one.model.dropout.rate), one.model.first.out_channels) == (2, 0.2, 16)
+    spec = recipe("gcn", lr=0.3, epochs=7, num_layers=4, dropout=0.2).trial(graph(torch.float32), SPLIT, 5)
+    assert (spec.config.lr, spec.config.epochs, spec.config.weight_decay, spec.config.seed) == (0.3, 7, 5e-4, 5)
+    assert isinstance(spec.model, GCN)
+    assert (len(spec.model.between), float(spec.model.dropout.rate), spec.model.first.out_channels) == (2, 0.2, 16)
     other = recipe("asgnn-paper", structure="frozen", lam=3).trial(graph(torch.float32), SPLIT, 5)
     assert isinstance(other.model, ASGNN)
     assert (other.model.asmp.scheme.structure, other.model.asmp.start.lam) == ("frozen", 3.0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Normalization
-from asgnn.settings import PER_TRIAL, check_count, check_number
+from asgnn.settings import PER_TRIAL, check_choice, check_count, check_number
 
 Objective = Literal["paper", "degree"]
 SupportKind = Literal["edges", "dense"]
@@ -18,7 +18,7 @@ Structure = Literal["adaptive", "exact", "frozen"]
 Update = Literal["alternating", "joint"]
 
 MAX_STEPS = 1000
-LARGEST = 1e30  # a number that float32 can still be multiplied with
+MAX_SCALAR = 1e30  # leaves room for products in float32
 SCALARS = ("lam", "gamma", "mu1", "mu2", "eta1", "eta2")
 
 Scalar = float | Tensor
@@ -55,7 +55,7 @@ class ASMPParams:
                 continue
             if value is None and name in ("eta1", "eta2"):
                 continue
-            check_number(name, value, -LARGEST, LARGEST)
+            check_number(name, value, -MAX_SCALAR, MAX_SCALAR)
             object.__setattr__(self, name, float(value))
 
     def resolved(self) -> tuple[Scalar, Scalar, Scalar, Scalar, Scalar, Scalar]:
@@ -81,11 +81,6 @@ class ASMPParams:
                 )
             values.append(tensor)
         return tuple(values)
-
-
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name} must be one of {', '.join(allowed)}; it is {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -114,11 +109,11 @@ class Scheme:
     unit_norm: bool = False
 
     def __post_init__(self) -> None:
-        one_of("objective", self.objective, ("paper", "degree"))
-        one_of("support", self.support, ("edges", "dense"))
-        one_of("structure", self.structure, ("adaptive", "exact", "frozen"))
-        one_of("update", self.update, ("alternating", "joint"))
-        one_of("normalization", self.normalization, ("rw", "sym"))
+        check_choice("objective", self.objective, ("paper", "degree"))
+        check_choice("support", self.support, ("edges", "dense"))
+        check_choice("structure", self.structure, ("adaptive", "exact", "frozen"))
+        check_choice("update", self.update, ("alternating", "joint"))
+        check_choice("normalization", self.normalization, ("rw", "sym"))
         check_count("h_steps", self.h_steps, 1, MAX_STEPS)
         check_count("s_steps", self.s_steps, 1, MAX_STEPS)
         if self.structure == "exact" and self.objective != "degree":

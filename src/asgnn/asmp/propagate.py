@@ -12,11 +12,11 @@ from asgnn.asmp.dense import DenseSteps
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.gpu import GpuSteps
 from asgnn.asmp.objective import Terms
-from asgnn.asmp.params import ASMPParams, Scheme, one_of
+from asgnn.asmp.params import ASMPParams, Scheme
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import check_floats
-from asgnn.settings import MAX_LAYERS, check_count
+from asgnn.settings import MAX_LAYERS, check_choice, check_count
 
 Backend = Literal["auto", "dense", "edges", "gpu"]
 
@@ -93,7 +93,7 @@ def propagate(
     """
     check_floats(x, "(…, N, C)", batched=True)
     check_count("layers", layers, 0, MAX_LAYERS)
-    one_of("backend", backend, ("auto", *BACKENDS))
+    check_choice("backend", backend, ("auto", *BACKENDS))
     if scheme.objective == "degree" and not adj.symmetric:
         raise GraphError('objective="degree" needs symmetric weights, but edge_weight differs between i → j and j → i.')
     leaves_edges = scheme.leaves_edges(params.lam)

@@ -151,7 +151,7 @@ def _h_step(
 ):  # fmt: skip
     node = tl.program_id(0).to(tl.int64)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
-    own = node * channels * trials + offset
+    row_offset = node * channels * trials + offset
     total = tl.zeros((CHANNELS, TRIALS), dtype=out.dtype.element_ty)
     sum_s = tl.zeros((TRIALS,), dtype=out.dtype.element_ty)
     end = tl.load(crow + node + 1)
@@ -165,10 +165,10 @@ def _h_step(
     c0 = _row(coefficients, 0, t, trials)[None, :]
     c1 = _row(coefficients, 1, t, trials)[None, :]
     c2 = _row(coefficients, 2, t, trials)[None, :]
-    h_i = tl.load(h + own, mask=inside, other=0.0)
-    x_i = tl.load(x + own, mask=inside, other=0.0)
-    tl.store(out + own, c0 * h_i + c1 * average + c2 * x_i, mask=inside)
-    tl.store(mean + own, average, mask=inside)
+    h_i = tl.load(h + row_offset, mask=inside, other=0.0)
+    x_i = tl.load(x + row_offset, mask=inside, other=0.0)
+    tl.store(out + row_offset, c0 * h_i + c1 * average + c2 * x_i, mask=inside)
+    tl.store(mean + row_offset, average, mask=inside)
     tl.store(degree + node * trials + t, sum_s, mask=t_mask)
 
 
@@ -180,12 +180,12 @@ def _h_step_back(
     """∂/∂s_ij = (c₁/D_i)(g_i·h_j − g_i·mean_i) and ∂/∂h_i = c₀g_i + c₁Σ_j s_ji g_j/D_j, with g the gradient."""
     node = tl.program_id(0).to(tl.int64)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
-    own = node * channels * trials + offset
+    row_offset = node * channels * trials + offset
     c0 = _row(coefficients, 0, t, trials)
     c1 = _row(coefficients, 1, t, trials)
     c2 = _row(coefficients, 2, t, trials)
-    g_i = tl.load(grad + own, mask=inside, other=0.0)
-    along_mean = tl.sum(g_i * tl.load(mean + own, mask=inside, other=0.0), axis=0)
+    g_i = tl.load(grad + row_offset, mask=inside, other=0.0)
+    along_mean = tl.sum(g_i * tl.load(mean + row_offset, mask=inside, other=0.0), axis=0)
     sum_s = tl.load(degree + node * trials + t, mask=t_mask, other=1.0)
     d_i = tl.maximum(sum_s, MIN)
     by_degree = tl.where(sum_s >= MIN, c1 * along_mean / d_i, 0.0)
@@ -202,13 +202,13 @@ def _h_step_back(
         d_j = tl.maximum(tl.load(degree + j[:, None] * trials + t[None, :], mask=mask, other=1.0), MIN)
         s_ji = tl.load(s + back[:, None] * trials + t[None, :], mask=mask, other=0.0)
         total += tl.sum((s_ji * c1[None, :] / d_j)[:, None, :] * g_j, axis=0)
-    tl.store(to_h + own, total, mask=inside)
-    tl.store(to_x + own, c2[None, :] * g_i, mask=inside)
-    own_part = parts + node * trials + t
-    tl.store(own_part, tl.sum(g_i * tl.load(h + own, mask=inside, other=0.0), axis=0), mask=t_mask)
-    tl.store(own_part + nodes * trials, along_mean, mask=t_mask)
-    along_x = tl.sum(g_i * tl.load(x + own, mask=inside, other=0.0), axis=0)
-    tl.store(own_part + 2 * nodes * trials, along_x, mask=t_mask)
+    tl.store(to_h + row_offset, total, mask=inside)
+    tl.store(to_x + row_offset, c2[None, :] * g_i, mask=inside)
+    part = parts + node * trials + t
+    tl.store(part, tl.sum(g_i * tl.load(h + row_offset, mask=inside, other=0.0), axis=0), mask=t_mask)
+    tl.store(part + nodes * trials, along_mean, mask=t_mask)
+    along_x = tl.sum(g_i * tl.load(x + row_offset, mask=inside, other=0.0), axis=0)
+    tl.store(part + 2 * nodes * trials, along_x, mask=t_mask)
 
 
 @triton.jit
@@ -248,12 +248,12 @@ def _degree_s_step_back(
     """With m the gradient where S was not clipped: ∂/∂h_i = −2 Σ_j (m_ij + m_ji)(c₄(h_i − h_j) + c₃(h_i − x_i))."""
     node = tl.program_id(0).to(tl.int64)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
-    own = node * channels * trials + offset
+    row_offset = node * channels * trials + offset
     c0 = _row(coefficients, 0, t, trials)
     c3 = _row(coefficients, 3, t, trials)
     c4 = _row(coefficients, 4, t, trials)
-    h_i = tl.load(h + own, mask=inside, other=0.0)
-    far = h_i - tl.load(x + own, mask=inside, other=0.0)
+    h_i = tl.load(h + row_offset, mask=inside, other=0.0)
+    far = h_i - tl.load(x + row_offset, mask=inside, other=0.0)
     total = tl.zeros((CHANNELS, TRIALS), dtype=s.dtype.element_ty)
     sum_both = tl.zeros((TRIALS,), dtype=s.dtype.element_ty)
     sum_m, sum_ms, sum_ma, sum_m_distance = sum_both, sum_both, sum_both, sum_both
@@ -275,14 +275,14 @@ def _degree_s_step_back(
         sum_ma += tl.sum(m * tl.load(weight + e, mask=valid, other=0.0)[:, None], axis=0)
         sum_m_distance += tl.sum(m * tl.sum(difference * difference, axis=1), axis=0)
     by_x = (2 * c3 * sum_both)[None, :] * far
-    tl.store(to_x + own, by_x, mask=inside)
-    tl.store(to_h + own, (-2 * c4)[None, :] * total - by_x, mask=inside)
-    own_part = parts + node * trials + t
-    tl.store(own_part, sum_ms, mask=t_mask)
-    tl.store(own_part + nodes * trials, sum_ma, mask=t_mask)
-    tl.store(own_part + 2 * nodes * trials, -sum_m, mask=t_mask)
-    tl.store(own_part + 3 * nodes * trials, -sum_both * tl.sum(far * far, axis=0), mask=t_mask)
-    tl.store(own_part + 4 * nodes * trials, -sum_m_distance, mask=t_mask)
+    tl.store(to_x + row_offset, by_x, mask=inside)
+    tl.store(to_h + row_offset, (-2 * c4)[None, :] * total - by_x, mask=inside)
+    part = parts + node * trials + t
+    tl.store(part, sum_ms, mask=t_mask)
+    tl.store(part + nodes * trials, sum_ma, mask=t_mask)
+    tl.store(part + 2 * nodes * trials, -sum_m, mask=t_mask)
+    tl.store(part + 3 * nodes * trials, -sum_both * tl.sum(far * far, axis=0), mask=t_mask)
+    tl.store(part + 4 * nodes * trials, -sum_m_distance, mask=t_mask)
 
 
 @triton.jit
@@ -356,11 +356,11 @@ def _paper_s_step_back_to_s(
         h_j = rows_of(h, j, valid, inside, offset, channels, trials)
         product = tl.sum(h_i[None, :, :] * h_j, axis=1)
         tl.store(to_s + at, c0[None, :] * m + (by_mean / d)[None, :] * product + by_degree[None, :], mask=mask)
-    own_part = parts + node * trials + t
-    tl.store(own_part, sum_ms, mask=t_mask)
-    tl.store(own_part + nodes * trials, sum_ma, mask=t_mask)
-    tl.store(own_part + 2 * nodes * trials, -sum_m, mask=t_mask)
-    tl.store(own_part + 3 * nodes * trials, sum_mg / d, mask=t_mask)
+    part = parts + node * trials + t
+    tl.store(part, sum_ms, mask=t_mask)
+    tl.store(part + nodes * trials, sum_ma, mask=t_mask)
+    tl.store(part + 2 * nodes * trials, -sum_m, mask=t_mask)
+    tl.store(part + 3 * nodes * trials, sum_mg / d, mask=t_mask)
 
 
 @triton.jit

@@ -84,7 +84,7 @@ def _sum_rows(
     """sums = factor · scale · matrix · dense; out = sums + add; ahead = out + more."""
     node = tl.program_id(0).to(tl.int64)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
-    own = node * channels * trials + offset
+    row_offset = node * channels * trials + offset
     total = tl.zeros((CHANNELS, TRIALS), dtype=out.dtype.element_ty)
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
@@ -95,12 +95,12 @@ def _sum_rows(
     if SCALED:
         total *= tl.load(scale + t, mask=t_mask, other=0.0)[None, :]
     if SUMS:
-        tl.store(sums + own, total, mask=inside)
+        tl.store(sums + row_offset, total, mask=inside)
     if ADDED:
-        total += tl.load(add + own, mask=inside, other=0.0)
-    tl.store(out + own, total, mask=inside)
+        total += tl.load(add + row_offset, mask=inside, other=0.0)
+    tl.store(out + row_offset, total, mask=inside)
     if MORE:
-        tl.store(ahead + own, total + tl.load(more + own, mask=inside, other=0.0), mask=inside)
+        tl.store(ahead + row_offset, total + tl.load(more + row_offset, mask=inside, other=0.0), mask=inside)
 
 
 def _gather(

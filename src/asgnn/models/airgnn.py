@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 
 class AirGNN(NodeClassifier):
@@ -43,8 +42,7 @@ class AirGNN(NodeClassifier):
         mlp_layers: int = 2,
     ) -> None:
         super().__init__()
-        if not 0 <= lam < 1:
-            raise ConfigError(f"lam must lie in [0, 1); it is {lam}.")
+        check_number("lam", lam, 0, 1, "[)")
         check_depth(num_layers)
         self.num_layers, self.lam = num_layers, lam
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)

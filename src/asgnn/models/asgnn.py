@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from asgnn.asmp import BACKENDS, SCALARS, ASMPParams, Propagation, Scheme, lipschitz_h, lipschitz_s, max_eta, propagate
-from asgnn.asmp.params import one_of
 from asgnn.asmp.propagate import Backend
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_choice
 
 Constraint = Literal["descent", "positive", "free"]
 
@@ -59,12 +58,12 @@ class ASMP(nn.Module):
     ) -> None:
         super().__init__()
         check_depth(num_layers)
-        one_of("backend", backend, ("auto", *BACKENDS))
+        check_choice("backend", backend, ("auto", *BACKENDS))
         self.num_layers, self.backend = num_layers, backend
         self.scheme = scheme = scheme or Scheme()
         descends = scheme.objective == "degree" and scheme.update == "alternating" and not scheme.unit_norm
         self.constraint = constraint or ("descent" if descends else "positive")
-        one_of("constraint", self.constraint, ("descent", "positive", "free"))
+        check_choice("constraint", self.constraint, ("descent", "positive", "free"))
         if self.constraint == "descent" and not descends:
             raise ConfigError(
                 'constraint="descent" needs objective="degree", update="alternating" and unit_norm=False: '

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from asgnn.errors import ConfigError, GraphError
+from asgnn.errors import GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features, Rows
 from asgnn.kernels import load
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
 from asgnn.models.per_graph import once_per_graph
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_choice, check_number
 
 Norm = Literal["l21", "l1"]
 
@@ -58,15 +58,12 @@ class ElasticGNN(NodeClassifier):
         norm: Norm = "l21",
     ) -> None:
         super().__init__()
-        if not (0 <= lambda1 < float("inf") and 0 <= lambda2 < float("inf")):
-            raise ConfigError(f"lambda1 and lambda2 must be finite and at least 0; they are {lambda1} and {lambda2}.")
         check_depth(num_layers)
-        if norm not in ("l21", "l1"):
-            raise ConfigError(f"norm must be l21 or l1; it is {norm!r}.")
-        self.has_dual = lambda1 > 0
-        self.num_layers, self.norm = num_layers, norm
+        check_choice("norm", norm, ("l21", "l1"))
         for name, value in (("lambda1", lambda1), ("lambda2", lambda2)):
+            check_number(name, value, 0, float("inf"), "[)")
             self.register_buffer(name, torch.tensor(float(value), dtype=torch.float64), persistent=False)
+        self.num_layers, self.norm, self.has_dual = num_layers, norm, lambda1 > 0
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
 
     def variant(self) -> bool:

@@ -28,7 +28,7 @@ _GLOBAL_GENERATOR = threading.Lock()
 class Foreign(NodeClassifier):
     """Wraps a module that maps ``(x, edge_index)``, and ``edge_weight`` if it takes it, to (N, C) scores.
 
-    It is trained in a batch of its own. Lazy parameters (``in_channels=-1``) get their sizes from the first graph.
+    It never shares a batch. Lazy parameters (``in_channels=-1``) get their sizes from the first graph.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.similarity import edge_similarity
 from asgnn.models.gcn import GCN
 from asgnn.models.per_graph import once_per_graph
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 
 class GCNJaccard(GCN):
@@ -38,8 +37,7 @@ class GCNJaccard(GCN):
         threshold: float = 0.01,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, dropout=dropout)
-        if not -1 <= threshold <= 1:
-            raise ConfigError(f"The similarity threshold must lie in [-1, 1]; it is {threshold}.")
+        check_number("threshold", threshold, -1, 1)
         self.threshold = threshold
 
     def operator(self, features: Features, adj: Adjacency) -> Callable[[Tensor], Tensor]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm, spmm
 from asgnn.graphs.features import Features
@@ -16,7 +15,7 @@ from asgnn.graphs.similarity import edge_cosine
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Linear, Rng
 from asgnn.models.per_graph import once_per_graph
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 
 class GNNGuard(NodeClassifier):
@@ -46,8 +45,7 @@ class GNNGuard(NodeClassifier):
         dropout: PerTrial = 0.5,
     ) -> None:
         super().__init__()
-        if not 0 <= threshold <= 1:
-            raise ConfigError(f"The threshold must lie between 0 and 1; it is {threshold}.")
+        check_number("threshold", threshold, 0, 1)
         self.threshold = threshold
         self.first = Linear(in_channels, hidden_channels)
         self.second = Linear(hidden_channels, out_channels)
@@ -81,8 +79,8 @@ class GNNGuard(NodeClassifier):
         near = torch.where((cosine < self.threshold) | loops, 0.0, cosine * adj.weight.to(cosine.dtype).unsqueeze(1))
         total = adj.row_sum(near)
         share = near / adj.at_row(torch.where(total > 0, total, 1.0))
-        own = 1 / (adj.row_sum((near > 0).to(near.dtype)) + 1)
-        return torch.where(loops, adj.at_row(own), share)
+        self_loop = 1 / (adj.row_sum((near > 0).to(near.dtype)) + 1)
+        return torch.where(loops, adj.at_row(self_loop), share)
 
     def average(self, h: Tensor, omega: Tensor, kept: Tensor, adj: Adjacency) -> Tensor:
         """D^(−1/2) W D^(−1/2) h for h (T, N, C), with W = exp(ω) (E, T) on the kept entries."""

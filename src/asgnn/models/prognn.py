@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asgnn.errors import ConfigError, GraphError
+from asgnn.errors import GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.gcn import GCN
 from asgnn.models.spectral import Method, shrink_spectrum
-from asgnn.settings import PerTrial, check_count
+from asgnn.settings import PerTrial, check_choice, check_count, check_number
 
 MOMENTUM = 0.9  # of the structure steps, as in the authors' code
 LEAST_DEGREE = 1e-3  # added to the degrees of the Laplacian, as in the authors' code; not in the paper
@@ -74,11 +74,10 @@ class ProGNN(GCN):
         super().__init__(in_channels, hidden_channels, out_channels, dropout=dropout)
         weights = {"alpha": alpha, "beta": beta, "gamma": gamma, "lam": lam, "structure_lr": structure_lr}
         for name, value in weights.items():
-            if not 0 <= value < float("inf"):
-                raise ConfigError(f"{name} must be finite and at least 0; it is {value}.")
+            check_number(name, value, 0, float("inf"), "[)")
         check_count("inner_steps", inner_steps)
-        if method not in (None, "exact", "products"):
-            raise ConfigError(f"method must be exact, products or None; it is {method!r}.")
+        if method is not None:
+            check_choice("method", method, ("exact", "products"))
         self.alpha, self.beta, self.gamma, self.lam, self.structure_lr = alpha, beta, gamma, lam, structure_lr
         self.inner_steps, self.symmetric, self.squared, self.method = inner_steps, symmetric, squared, method
         # (N, N) once training has begun; a parameter, so that it is saved with the weights of the best epoch
@@ -205,8 +204,8 @@ class ProGNN(GCN):
         degree = structure.sum(-1, keepdim=True)
         root = (degree + LEAST_DEGREE).rsqrt()
         across = torch.mul(structure, gram, out=scratch) @ root  # Σⱼ Sᵢⱼ Kᵢⱼ rⱼ
-        own = gram.diagonal().view(-1, 1)
-        by_degree = own * (root.square() - degree * root.pow(4)) + root.pow(3) * across
+        diagonal = gram.diagonal().view(-1, 1)
+        by_degree = diagonal * (root.square() - degree * root.pow(4)) + root.pow(3) * across
         grad.add_(by_degree, alpha=self.lam / 2).add_(by_degree.mT, alpha=self.lam / 2)
         grad.sub_(torch.mul(gram, root, out=scratch).mul_(root.mT), alpha=self.lam)
 

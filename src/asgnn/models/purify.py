@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.asmp.params import one_of
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.checks import validate
@@ -17,7 +16,7 @@ from asgnn.graphs.keys import to_keys
 from asgnn.graphs.low_rank import low_rank
 from asgnn.graphs.similarity import edge_similarity
 from asgnn.models.asgnn import ASGNN
-from asgnn.settings import check_number
+from asgnn.settings import check_choice, check_number
 
 Cleaner = Literal["jaccard", "svd", "asgnn"]
 # Threshold, and whether scores become edge weights. "jaccard": DeepRobust's threshold. "svd": keep all but negligible
@@ -55,7 +54,7 @@ def purify(
 
     Time O(E log E) plus the time of the scores.
     """
-    one_of("how", how, tuple(DEFAULTS))
+    check_choice("how", how, tuple(DEFAULTS))
     validate(data, need_labels=False)
     if (model is not None) != (how == "asgnn"):
         raise ConfigError('how="asgnn" needs a trained model, and no other method takes one.')

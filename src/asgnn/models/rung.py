@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import spmm, sqdist
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 # Added to each squared distance before the root, as in the authors' code; not in the paper.
 SMOOTHING = 0.01
@@ -51,10 +50,8 @@ class RUNG(NodeClassifier):
         mlp_layers: int = 2,
     ) -> None:
         super().__init__()
-        if not gamma > 0:
-            raise ConfigError(f"gamma must be above 0; it is {gamma}.")
-        if not 0 < lam_hat < 1:
-            raise ConfigError(f"lam_hat must lie in (0, 1); it is {lam_hat}.")
+        check_number("gamma", gamma, 0, float("inf"), "(]")
+        check_number("lam_hat", lam_hat, 0, 1, "()")
         check_depth(num_layers)
         self.num_layers, self.gamma, self.lam = num_layers, gamma, 1 / lam_hat - 1
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)

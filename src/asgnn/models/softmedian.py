@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import spmm
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Linear, Rng
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 LARGEST_EXPONENT = 60.0
 
@@ -48,8 +47,7 @@ class SoftMedianGCN(NodeClassifier):
         dropout: PerTrial = 0.5,
     ) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise ConfigError(f"The temperature must be above 0; it is {temperature}.")
+        check_number("temperature", temperature, 0, math.inf, "(]")
         self.temperature = temperature
         self.first = Linear(in_channels, hidden_channels)
         self.last = Linear(hidden_channels, out_channels)

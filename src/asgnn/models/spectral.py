@@ -79,11 +79,13 @@ def _shrink_symmetric(matrix: NDArray[np.floating], threshold: float) -> NDArray
         values, vectors = np.linalg.eigh(matrix)
         shrunk: NDArray[np.floating] = (vectors * (values - values.clip(-threshold, threshold))) @ vectors.T
         return (shrunk + shrunk.T) / 2
-    lapack: Any = linalg.get_lapack_funcs(("sytrd", "stevd", "trtri"), (matrix,))  # a list, whatever the stubs say
+    lapack: Any = linalg.get_lapack_funcs(
+        ("sytrd", "stevd", "trtri"), (matrix,)
+    )  # a list, although the stubs say otherwise
     blas: Any = linalg.get_blas_funcs(("syrk",), (matrix,))
     (sytrd, stevd, trtri), (syrk,) = lapack, blas
-    below, diagonal, beside, tau, _ = sytrd(matrix.T, lower=1, lwork=64 * size)
-    values, vectors, failed = stevd(diagonal, beside)
+    below, diagonal, off_diagonal, tau, _ = sytrd(matrix.T, lower=1, lwork=64 * size)
+    values, vectors, failed = stevd(diagonal, off_diagonal)
     if failed:
         raise np.linalg.LinAlgError("The eigenvalues of the matrix did not converge.")
     half = np.zeros_like(matrix, order="F")
@@ -102,12 +104,12 @@ def _reflect(rows: NDArray[np.floating], below: NDArray[np.floating], tau: NDArr
     those of LAPACK's ormqr, which saves a quarter of the time.
     """
     for start in reversed(range(0, len(tau), BLOCK)):
-        own = tau[start : start + BLOCK]
-        v = np.tril(below[1 + start :, start : start + len(own)], -1)
+        taus = tau[start : start + BLOCK]
+        v = np.tril(below[1 + start :, start : start + len(taus)], -1)
         np.fill_diagonal(v, 1)
-        v *= own != 0  # where τ is 0 there is no reflection
+        v *= taus != 0  # where τ is 0 there is no reflection
         inverse = np.triu(v.T @ v, 1)
-        np.fill_diagonal(inverse, 1 / np.where(own == 0, 1, own))
+        np.fill_diagonal(inverse, 1 / np.where(taus == 0, 1, taus))
         rows[1 + start :] -= v @ (trtri(inverse)[0] @ (v.T @ rows[1 + start :]))
 
 

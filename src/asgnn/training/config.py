@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 
 from torch import nn
 
-from asgnn.errors import ConfigError
 from asgnn.graphs import Split
-from asgnn.settings import PerTrial, check_count
+from asgnn.settings import PerTrial, check_count, check_number
 
 MAX_EPOCHS = 10_000_000
 MAX_SEED = 2**62 - 1  # seeds are shifted and mixed in int64
@@ -37,9 +35,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_count("epochs", self.epochs, 1, MAX_EPOCHS)
         for name in ("lr", "weight_decay", "scalar_lr"):
-            value = getattr(self, name)
-            if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-                raise ConfigError(f"{name} must be finite and at least 0; it is {value!r}.")
+            check_number(name, getattr(self, name), 0, math.inf, "[)")
         check_count("seed", self.seed, 0, MAX_SEED)
 
 
