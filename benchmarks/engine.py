@@ -16,14 +16,16 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+from asgnn.experiments import Training, parse_case
+from asgnn.experiments.engine import Engine
+from asgnn.experiments.executors import local, processes
 from asgnn.experiments.machine import origin
-from asgnn.experiments.reproduce import Engine, plan
-from asgnn.experiments.run import load_graph, train
+from asgnn.experiments.measure import load_graph, train
+from asgnn.experiments.questions import plan
 from asgnn.experiments.store import Store
-from asgnn.experiments.trainings import Case, Training, settings_of
-from asgnn.experiments.work import local, processes
+from asgnn.experiments.values import as_settings
 
-CASE = Case("cora", "metattack", 0.25, "published")
+CASE = parse_case("cora", "metattack", 0.25)
 GRID = list(itertools.product((0.005, 0.01, 0.05), (0.0, 5e-5, 5e-4), (0.1, 0.5, 0.8)))
 
 
@@ -37,7 +39,7 @@ def thousand(device: str, count: int, epochs: int) -> dict[str, object]:
             Training(
                 CASE,
                 "asgnn",
-                settings_of({"num_layers": 4, "epochs": epochs, **dict(zip(names, GRID[i % len(GRID)], strict=True))}),
+                as_settings({"num_layers": 4, "epochs": epochs, **dict(zip(names, GRID[i % len(GRID)], strict=True))}),
                 i // len(GRID),
             )
             for i in range(count)

@@ -22,8 +22,8 @@ from pages import fill
 
 from asgnn.attacks import metattack
 from asgnn.attacks.inner import InnerTraining
-from asgnn.experiments import Cell, run_cell
-from asgnn.experiments.attack import AttackSpec, Kept, keep_attack
+from asgnn.experiments import SplitName, parse_case, run_trials
+from asgnn.experiments.attacks import AttackFile, made_case, write_attack
 from asgnn.experiments.machine import origin
 from asgnn.graphs import load_dataset, published_split
 from asgnn.training import fit_many, recipe
@@ -35,6 +35,7 @@ PAGE = RECORDS.parent / "attacks.md"
 BENCH_RECORD = RECORDS / "bench-attacks.json"
 FOLDER = Path("runs/attacks")
 METATTACK = {"cora": "published", "citeseer": "published", "cora_ml": "published", "acm": "random:0"}
+PUBLISHED = SplitName("published")
 RATES = (0.05, 0.25)
 NETTACK = ("cora", "citeseer")
 COUNTS = (1, 2, 3, 4, 5)
@@ -54,8 +55,8 @@ def measure(device: str) -> None:
         "others": [],
     }
     for dataset, split in METATTACK.items():
-        spec = AttackSpec(dataset, "metattack", rate=max(RATES), split=split)
-        kept = keep_attack(spec, _file(dataset, "metattack"), device=device)
+        case = made_case(dataset, "metattack", max(RATES), SplitName.parse(split))
+        kept = write_attack(case, _file(dataset, "metattack"), device=device)
         edges = load_dataset(dataset).num_edges // 2
         for rate in RATES:
             path = FOLDER / f"{dataset}_metattack_{rate:g}.npz"
@@ -65,11 +66,11 @@ def measure(device: str) -> None:
     for dataset in NETTACK:
         for count in COUNTS:
             path = _file(dataset, "nettack", count)
-            kept = keep_attack(AttackSpec(dataset, "nettack", per_target=count), path, device=device)
+            kept = write_attack(made_case(dataset, "nettack", count, PUBLISHED), path, device=device)
             _keep(record, "nettack", _row(dataset, count, "published", "nettack", path, device) | _about(kept))
     for method in OTHERS:
         path = _file("cora", method)
-        kept = keep_attack(AttackSpec("cora", method, rate=max(RATES)), path, device=device)
+        kept = write_attack(made_case("cora", method, max(RATES), PUBLISHED), path, device=device)
         row = _row("cora", max(RATES), "published", None, path, device)
         _keep(record, "others", {"method": method} | row | _about(kept))
 
@@ -95,7 +96,7 @@ def starts(device: str) -> None:
                 STARTS_RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _about(kept: Kept) -> dict[str, Any]:
+def _about(kept: AttackFile) -> dict[str, Any]:
     return {"attack_seconds": kept.seconds, "attack_command": kept.found.meta["command"]}
 
 
@@ -105,13 +106,12 @@ def _file(dataset: str, method: str, count: int | None = None) -> Path:
 
 def _row(dataset: str, rate: float, split: str, published: str | None, path: Path, device: str) -> dict[str, Any]:
     """The GCN on the clean graph, on the published one where there is one, and on ours."""
-    common: dict[str, Any] = {"dataset": dataset, "model": "gcn", "split": split, "trials": TRIALS}
-    cells = {"ours": Cell(poisoned=str(path), **common)}
+    cases = {"ours": parse_case(dataset, str(path), split=split)}
     if published is not None:
-        cells["published"] = Cell(poisoned=published, rate=rate, **common)
+        cases["published"] = parse_case(dataset, published, rate, split)
     row: dict[str, Any] = {"dataset": dataset, "rate": rate, "split": split}
-    for name, cell in cells.items():
-        figures = run_cell(cell, device=device).as_dict()
+    for name, case in cases.items():
+        figures = run_trials(case, "gcn", trials=TRIALS, device=device)
         # a targeted attack is judged on its targets
         kind = "target" if "target_mean" in figures else "test"
         row[name] = {"mean": figures[f"{kind}_mean"], "std": figures[f"{kind}_std"]}
@@ -119,7 +119,7 @@ def _row(dataset: str, rate: float, split: str, published: str | None, path: Pat
 
 
 def _keep(record: dict[str, Any], part: str, row: dict[str, Any]) -> None:
-    """Into the record and onto the disk at once, so that a stopped run leaves what it has measured."""
+    """Into the record and onto the disk at once, so that an interrupted run leaves what it has measured."""
     record[part].append(row)
     print(json.dumps(row), file=sys.stderr, flush=True)
     RECORD.write_text(json.dumps(record, indent=1) + "\n")

@@ -6,7 +6,7 @@
 The table of speed is made out of docs/records/bench-defences.json, which benchmarks/run_defences.py writes.
 
 Every model has its recipe's settings on every graph; nothing is searched. Cells that the record holds are not measured
-again, so a stopped run goes on, and cells from several machines come together; each says where it was measured.
+again, so an interrupted run resumes, and cells from several machines come together; each says where it was measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from pages import fill
 
 import asgnn
-from asgnn.experiments import Cell, run_cell
+from asgnn.experiments import Case, parse_case, run_trials
 from asgnn.experiments.machine import machine
 from asgnn.training import RECIPES
 
@@ -52,40 +52,41 @@ GRAPHS = {
 }
 
 
-def cells() -> list[Cell]:
+def cells() -> list[tuple[str, Case]]:
     """In the order in which they are measured: first what is compared with a paper, the slowest model last."""
-    wanted: list[Cell] = []
+    wanted: list[tuple[str, Case]] = []
     for model, graphs in PUBLISHED.items():
         wanted += [_cell(model, dataset, rate) for dataset in graphs for rate in RATES]
     wanted += [_cell(model, dataset, rate) for model in RECIPES for dataset in GRAPHS for rate in (0.0, 0.25)]
-    return sorted(dict.fromkeys(wanted), key=lambda cell: cell.model.startswith("prognn"))
+    return sorted(dict.fromkeys(wanted), key=lambda cell: cell[0].startswith("prognn"))
 
 
-def _cell(model: str, dataset: str, rate: float) -> Cell:
+def _cell(model: str, dataset: str, rate: float) -> tuple[str, Case]:
     attack, split = GRAPHS[dataset]
-    return Cell(dataset, model, poisoned=attack if rate else None, rate=rate, split=split, trials=TRIALS)
+    return model, parse_case(dataset, attack if rate else None, rate, split)
 
 
 def kept() -> list[dict[str, Any]]:
     return json.loads(RECORD.read_text())["cells"] if RECORD.exists() else []
 
 
-def find(found: list[dict[str, Any]], cell: Cell) -> dict[str, Any] | None:
-    key = (cell.dataset, cell.model, cell.rate)
+def find(found: list[dict[str, Any]], cell: tuple[str, Case]) -> dict[str, Any] | None:
+    model, case = cell
+    key = (case.dataset, model, case.amount)
     return next((one for one in found if (one["dataset"], one["model"], one["rate"]) == key), None)
 
 
 def measure(device: str, only: list[str]) -> None:
     found = kept()
-    for cell in cells():
-        if (only and cell.model not in only) or find(found, cell) is not None:
+    for model, case in cells():
+        if (only and model not in only) or find(found, (model, case)) is not None:
             continue
-        figures = run_cell(cell, device=device).as_dict() | {"machine": machine(device)}
+        figures = run_trials(case, model, trials=TRIALS, device=device) | {"machine": machine(device)}
         found.append(figures)
         record = {"command": "python scripts/defence_table.py measure", "version": asgnn.__version__, "cells": found}
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         print(
-            f"{cell.dataset} {cell.rate:.0%} {cell.model}: {figures['test_mean']:.2f} in {figures['seconds']:.0f} s",
+            f"{case.dataset}, {case.label}, {model}: {figures['test_mean']:.2f} in {figures['seconds']:.0f} s",
             file=sys.stderr,
             flush=True,
         )

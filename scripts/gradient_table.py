@@ -2,6 +2,7 @@
 
     python scripts/gradient_table.py -o docs/records/gradients.json                  # on the CPU
     python scripts/gradient_table.py --device cuda -o docs/records/gradients-gpu.json
+    python scripts/gradient_table.py --page                                          # the tables of docs/attacks.md
 
 First, on a small graph in double precision, the gradient of each model by ``edge_weight`` and by ``x`` against central
 differences. Then PR-BCD, 253 flips (5 % of the edges) on the built-in Cora, through each model as its recipe trains it:
@@ -50,6 +51,9 @@ from asgnn.models import (
 from asgnn.models.base import NodeClassifier
 from asgnn.training import accuracy, fit_many, recipe
 
+RECORD = Path("docs/records/gradients.json")
+GPU_RECORD = RECORD.with_name("gradients-gpu.json")
+PAGE = Path("docs/attacks.md")
 STEP = 1e-6
 BOUND = 1e-5
 """What the relative error of a gradient in double precision stays below; that of central differences is about 1e-9."""
@@ -242,11 +246,38 @@ def measure(device: str, output: Path, command: str) -> None:
         keep("left", row)
 
 
+def tables() -> dict[str, list[str]]:
+    """The tables of the page: gradients on both machines, and PR-BCD through each model as the GPU trained it."""
+    cpu, gpu = (json.loads(record.read_text()) for record in (RECORD, GPU_RECORD))
+    on_gpu = {row["model"]: row for row in gpu["errors"]}
+    gradients = ["| model | edge_weight, CPU | edge_weight, GPU | x, CPU | x, GPU |", "|:--|--:|--:|--:|--:|"]
+    for row in cpu["errors"]:
+        pairs = (f"{row[by]:.0e} | {_error(on_gpu.get(row['model']), by)}" for by in ("edge_weight", "x"))
+        gradients.append(f"| {row['model']} | {' | '.join(pairs)} |")
+    names = ("clean", "random", "through a surrogate", "through the model")
+    evasion = ["| model | clean | random flips | flips through a GCN | flips through the model itself |"]
+    evasion.append("|:--|--:|--:|--:|--:|")
+    for row in gpu["left"]:
+        shown = ("none: its gradient is 0" if row[name] is None else f"{row[name]:.1f}" for name in names)
+        evasion.append(f"| {row['model']} | {' | '.join(shown)} |")
+    return {"gradients": gradients, "evasion": evasion}
+
+
+def _error(row: dict[str, Any] | None, by: str) -> str:
+    return "–" if row is None else f"{row[by]:.0e}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--page", action="store_true", help="write the tables of docs/attacks.md from the records only")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/records/gradients.json"))
+    parser.add_argument("-o", "--output", type=Path, default=RECORD)
     chosen = parser.parse_args()
+    if chosen.page:
+        from pages import fill  # beside this file, which the tests import from elsewhere
+
+        fill(PAGE, tables())
+        return
     command = f"python scripts/gradient_table.py --device {chosen.device} -o {chosen.output}"
     measure(chosen.device, chosen.output, command)
 

@@ -2,7 +2,7 @@
 
     python scripts/own_flips.py --device cuda [--output FOLDER]
 
-A stopped run goes on where it was. With the default folder it is the package's own that is filled.
+Resumes if interrupted. With the default folder it is the package's own that is filled.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ import argparse
 import sys
 from pathlib import Path
 
-from asgnn.experiments.attack import AttackSpec, keep_attack
+from asgnn.experiments.attacks import made_case, write_attack
+from asgnn.experiments.values import Case, SplitName
 from asgnn.graphs import OWN_FLIPS
 from asgnn.graphs.own import LARGEST_RATE
 
 FOLDER = Path(__file__).parents[1] / "src" / "asgnn" / "graphs" / "resources" / "flips"
 
 
-def specs() -> dict[str, AttackSpec]:
+def cases() -> dict[str, Case]:
     """File name → what makes it."""
     found = {}
     for attack, graphs in OWN_FLIPS.items():
-        for dataset, split in graphs.items():
+        for dataset, name in graphs.items():
+            split = SplitName.parse(name)
             if attack == "nettack":
                 for count in range(1, 6):
-                    spec = AttackSpec(dataset, attack, per_target=count, split=split)
-                    found[f"{attack}_{dataset}_{count}.npz"] = spec
+                    found[f"{attack}_{dataset}_{count}.npz"] = made_case(dataset, attack, count, split)
             else:
-                found[f"{attack}_{dataset}.npz"] = AttackSpec(dataset, attack, rate=LARGEST_RATE, split=split)
+                found[f"{attack}_{dataset}.npz"] = made_case(dataset, attack, LARGEST_RATE, split)
     return found
 
 
@@ -37,9 +38,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, default=FOLDER)
     chosen = parser.parse_args()
-    for name, spec in specs().items():
-        kept = keep_attack(spec, chosen.output / name, device=chosen.device)
-        print(f"{name}: {len(kept.found)} flips, {kept.said}", file=sys.stderr, flush=True)
+    for name, case in cases().items():
+        file = write_attack(case, chosen.output / name, device=chosen.device)
+        print(f"{name}: {len(file.found)} flips, {file.time}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from asgnn.experiments import Cell, run_cell
+from asgnn.experiments import parse_case, run_trials
 from asgnn.experiments.machine import origin
 from asgnn.graphs import load_dataset, load_poisoned, published_split
 from asgnn.graphs.keys import contains, to_keys
@@ -29,14 +29,8 @@ FIGURES = Path("docs/figures")
 GRAPHS = [("cora", r) for r in (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)] + [
     (name, r) for name in ("citeseer", "cora_ml") for r in (0.0, 0.25)
 ]
-# label → (model, objective)
-MODELS: dict[str, tuple[str, Any]] = {
-    "MLP": ("mlp", None),
-    "GCN": ("gcn", None),
-    "APPNP": ("appnp", None),
-    "ASGNN, paper": ("asgnn", "paper"),
-    "ASGNN": ("asgnn", "degree"),
-}
+# label → model
+MODELS = {"MLP": "mlp", "GCN": "gcn", "APPNP": "appnp", "ASGNN, paper": "asgnn-paper", "ASGNN": "asgnn"}
 
 
 def measure(device: str) -> None:
@@ -45,9 +39,9 @@ def measure(device: str) -> None:
         "cells": [],
     }
     for dataset, rate in GRAPHS:
-        for label, (model, objective) in MODELS.items():
-            cell = Cell(dataset, model, objective, poisoned="metattack" if rate else None, rate=rate)
-            figures = run_cell(cell, device=device).as_dict()
+        for label, model in MODELS.items():
+            case = parse_case(dataset, "metattack" if rate else None, rate)
+            figures = run_trials(case, model, device=device)
             record["cells"].append({"label": label, **figures})
             print(f"{dataset} {rate:.0%} {label}: {figures['test_mean']:.2f}", file=sys.stderr, flush=True)
     record["weights"] = weights_by_layer(device)

@@ -27,11 +27,12 @@ import torch
 from scipy.stats import spearmanr
 
 from asgnn.attacks import nettack_targets
-from asgnn.experiments.reproduce import FIRST_TRIALS, Question, questions, validation_targets
-from asgnn.experiments.run import find_split, load_graph
+from asgnn.experiments.attacks import attacked_nodes
+from asgnn.experiments.measure import find_split, load_graph
+from asgnn.experiments.questions import FIRST_TRIALS, Question, questions
 from asgnn.experiments.spec import load_spec
 from asgnn.experiments.store import Store
-from asgnn.experiments.trainings import Case, Outcome, Settings
+from asgnn.experiments.values import Case, Outcome, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs" / "records" / "search.json"
@@ -56,7 +57,7 @@ def main() -> None:
                     stages = _first_stages(store, list(asked))
                     if not stages:
                         continue
-                    rate = f"{case.rate:g}"
+                    rate = f"{case.amount:g}"
                     found.setdefault(table, {}).setdefault(row, {}).setdefault(case.dataset, {})[rate] = _cell(stages)
                     if len(stages) > 1:
                         attacked.setdefault(case.dataset, {})[rate] = _attacked(case)
@@ -106,7 +107,7 @@ def _attacked(case: Case) -> dict[str, list[int]]:
     assert graph.flips.targets is not None
     split = find_split(case.split, graph.data, case.dataset)
     degree = torch.bincount(graph.data.edge_index[0], minlength=graph.data.num_nodes)
-    nodes = {"test": graph.flips.targets, "validation": validation_targets(graph.data, split)}
+    nodes = {"test": graph.flips.targets, "validation": attacked_nodes(graph.data, split, "validation")}
     found = {name: [ours.numel(), int(degree[ours].median())] for name, ours in nodes.items()}
     return found | {"of the kind": [nettack_targets(graph.data, split.val).numel()]}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,14 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from asgnn.__main__ import main
 from asgnn.attacks.checkpoint import FileCheckpoint
-from asgnn.errors import ConfigError
+from asgnn.errors import ConfigError, DataCorrupt
+from asgnn.experiments.attacks import made_case, write_attack
 from asgnn.experiments.store import Store
+from asgnn.experiments.values import Outcome, SplitName
 from asgnn.graphs import Perturbation, read_npz
+from tests.experiments.test_migrate import write_schema_1
 from tests.experiments.test_store import BAD, choice, outcome
 
 MIRROR = os.environ.get("ASGNN_MIRROR")
@@ -70,6 +75,57 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     ),
     "not published": (["train", "--dataset", "acm", "--poisoned", "metattack", "--rate", "0.1"], 2, "only of cora"),
     "no trials": (["train", "--dataset", "cora", "--trials", "0"], 2, "at least one trial"),
+    "too many trials": (["train", "--dataset", "cora", "--trials", str(10**30)], 2, "at most 10,000"),
+    "too large a trial": (["train", "--dataset", "cora", "--split", f"random:{2**64}"], 2, "from 0 to 2^63 - 1"),
+    "infinite rate": (["train", "--dataset", "cora", "--poisoned", "dice", "--rate", "inf"], 2, "it is inf"),
+    "rate that is no number": (["train", "--dataset", "cora", "--poisoned", "dice", "--rate", "nan"], 2, "it is nan"),
+    "huge rate": (["train", "--dataset", "cora", "--poisoned", "made-nettack", "--rate", "1e300"], 2, "up to 1,000"),
+    "unknown setting of a model": (
+        ["train", "--dataset", "cora", "--set", "depth=2"],
+        2,
+        "no setting 'depth'",
+    ),
+    "setting of a model that is no number": (["train", "--dataset", "cora", "--set", "lr=fast"], 2, "must be a number"),
+    "huge setting of a model": (["train", "--dataset", "cora", "--set", "lr=1e300"], 2, "at most 1e+18 in size"),
+    "infinite setting": (["train", "--dataset", "cora", "--set", "lr=nan"], 2, "at most 1e+18 in size"),
+    "a device as flips": (["train", "--dataset", "cora", "--poisoned", "{zero}.npz"], 2, "is a device or a pipe"),
+    "a pipe as flips": (["train", "--dataset", "cora", "--poisoned", "{pipe}.npz"], 2, "is a device or a pipe"),
+    "a folder as flips": (["train", "--dataset", "cora", "--poisoned", "{folder}.npz"], 2, "is a folder"),
+    "a device as a store for training": (
+        ["train", "--dataset", "cora", "--model", "gcn", "--split", "random", "--store", "{zero}.npz"],
+        2,
+        "is a device or a pipe",
+    ),
+    "a device as a store": (["store", "show", "{zero}.npz"], 2, "is a device or a pipe"),
+    "a pipe as a store": (["store", "show", "{pipe}.npz"], 2, "is a device or a pipe"),
+    "a device as a folder": (["demo", "-o", "/dev/null"], 1, "/dev/null"),
+    "a device as an attack": (
+        ["attack", "--dataset", "cora", "--method", "dice", "--rate", "0.1", "--split", "random", "-o", "{zero}.npz"],
+        2,
+        "is a device or a pipe",
+    ),
+    "nothing to migrate": (["store", "migrate", "none.db", "new.db"], 3, "There is no store none.db"),
+    "migrated into what is there": (["store", "migrate", "none.db", "{folder}.npz"], 2, "is there already"),
+    "too large a seed": (
+        ["attack", "--dataset", "cora", "--method", "dice", "--rate", "0.1", "--seed", str(2**63), "-o", "f.npz"],
+        2,
+        "seed must be a whole number from 0 to 2^63 - 1",
+    ),
+    "infinite rate of an attack": (
+        ["attack", "--dataset", "cora", "--method", "dice", "--rate", "inf", "-o", "f.npz"],
+        2,
+        "at most 1",
+    ),
+    "too many flips for each target": (
+        ["attack", "--dataset", "cora", "--method", "nettack", "--per-target", str(10**12), "-o", "f.npz"],
+        2,
+        "a whole number up to 1,000",
+    ),
+    "huge setting of an attack": (
+        ["attack", "--dataset", "cora", "--method", "pgd", "--rate", "0.1", "--set", "base_lr=1e300", "-o", "f.npz"],
+        2,
+        "at most 1e+18 in size",
+    ),
     "no such file": (["train", "--dataset", "cora", "--poisoned", "none.npz"], 3, "There is no file none.npz"),
     "file and rate": (
         ["train", "--dataset", "cora", "--poisoned", "none.npz", "--rate", "0.1", "--split", "random"],
@@ -106,9 +162,9 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
         "No split of acm is published",
     ),
     "unknown setting": (
-        ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "lr=2", "-o", "f.npz"],
+        ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "depth=2", "-o", "f.npz"],
         2,
-        "metattack has no setting 'lr', only variant, exact, add, remove",
+        "metattack has no setting 'depth', only variant",
     ),
     "setting without value": (
         ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "exact", "-o", "f.npz"],
@@ -136,13 +192,18 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("case", FAILURES)
-def test_failures_are_sentences(case: str, asgnn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_sentences(case: str, asgnn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments, code, words = FAILURES[case]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    done = asgnn(*arguments)
+    places = {name: str(tmp_path / name) for name in ("zero", "pipe", "folder")}
+    (tmp_path / "zero.npz").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "folder.npz").mkdir()
+    done = asgnn(*(word.format(**places) for word in arguments))
     assert done.returncode == code, done.stderr
     assert words in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+    assert "defect" not in done.stderr
     assert done.stdout == ""
 
 
@@ -175,6 +236,71 @@ def test_built_in_cora_needs_neither(asgnn: Run) -> None:
     assert (record["dataset"], record["model"], record["poisoned"], record["trials"]) == ("cora", "gcn", None, 2)
     assert 78 < record["test_mean"] < 88
     assert done.stderr == ""
+
+
+def test_settings_and_a_store(asgnn: Run, tmp_path: Path) -> None:
+    words = ["train", "--dataset", "cora", "--model", "gcn", "--split", "random:1", "--trials", "2", "--json"]
+    words += ["--set", "epochs=3", "--set", "lr=0.02", "--store", str(tmp_path / "new" / "[/bold] ü.sqlite")]
+    first = json.loads(asgnn(*words).stdout)
+    assert (first["settings"], max(first["best_epochs"]) <= 3) == ({"epochs": 3, "lr": 0.02}, True)
+    assert json.loads(asgnn(*words).stdout) == first  # seconds included
+    more = json.loads(asgnn(*[*words[:8], "3", *words[9:]]).stdout)
+    assert more["test"][:2] == pytest.approx(first["test"], abs=1)
+    with Store.open(tmp_path / "new" / "[/bold] ü.sqlite", create=False) as store:
+        assert store.summary().trainings == 3
+    shown = asgnn("store", "show", str(tmp_path / "new" / "[/bold] ü.sqlite"))
+    assert (shown.returncode, "[/bold] ü.sqlite" in shown.stdout) == (0, True), shown.stderr
+
+
+def test_a_terminal_that_knows_ascii_alone(tmp_path: Path) -> None:
+    words = [
+        "train",
+        "--dataset",
+        "cora",
+        "--model",
+        "gcn",
+        "--split",
+        "random:0",
+        "--trials",
+        "1",
+        "--set",
+        "epochs=2",
+    ]
+    plain = os.environ | {"PYTHONIOENCODING": "ascii", "LANG": "C", "LC_ALL": "C", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "asgnn", *words, "--set", "epochs=2"], capture_output=True, env=plain, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"+- std" in done.stdout
+    odd = subprocess.run(
+        [sys.executable, "-m", "asgnn", "store", "show", b"\xff\xc3\xbc.db"],
+        capture_output=True, env=plain, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert (odd.returncode, odd.stderr) == (3, b"asgnn: There is no store ??.db.\n")
+
+
+def test_an_output_that_is_full() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "asgnn", "datasets"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "asgnn: The system refused: No space left on device.\n")
+
+
+LACKS = [RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), MemoryError()]
+
+
+@pytest.mark.parametrize("cause", LACKS, ids=["torch", "python"])
+def test_lack_of_memory_is_no_defect(cause: Exception, asgnn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise cause
+
+    monkeypatch.setattr("asgnn.cli.run_trials", fails)
+    done = asgnn("train", "--dataset", "cora")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "asgnn: There is not enough memory for this graph with these settings.\n",
+    )
 
 
 def test_table_for_a_person(asgnn: Run) -> None:
@@ -270,21 +396,22 @@ def start_demo(folder: Path) -> subprocess.Popen[str]:
     return start("demo", "-o", str(folder), "--trials", "1")
 
 
-def wait_for_cells(folder: Path, count: int, process: subprocess.Popen[str]) -> list[dict[str, object]]:
+def wait_for_trainings(folder: Path, count: int, process: subprocess.Popen[str]) -> list[Outcome]:
     for _ in range(1200):
-        if (folder / "results.json").exists():
-            kept: list[dict[str, object]] = json.loads((folder / "results.json").read_text())  # always whole
-            if len(kept) >= count:
-                return kept
+        if (folder / "results.sqlite").exists() and (folder / "results.sqlite").stat().st_size:
+            with contextlib.suppress(DataCorrupt), Store.open(folder / "results.sqlite") as store:  # not yet made
+                kept = list(store.outcomes())
+                if len(kept) >= count:
+                    return kept
         assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    raise AssertionError("the demo wrote nothing in a minute")
+        time.sleep(0.1)
+    raise AssertionError("the demo kept nothing in two minutes")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_demo_keeps_its_cells_and_goes_on(how: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_demo_keeps_its_trainings_and_resumes(how: signal.Signals, tmp_path: Path) -> None:
     process = start_demo(tmp_path)
-    before = wait_for_cells(tmp_path, 1, process)
+    before = wait_for_trainings(tmp_path, 1, process)
     process.send_signal(how)
     _, stderr = process.communicate(timeout=60)
     if how is signal.SIGINT:
@@ -293,10 +420,10 @@ def test_stopped_demo_keeps_its_cells_and_goes_on(how: signal.Signals, tmp_path:
         assert "Traceback" not in stderr
         assert not list(tmp_path.glob(".*.tmp"))  # the name write_atomic works under
     process = start_demo(tmp_path)
-    after = wait_for_cells(tmp_path, len(before) + 1, process)
+    after = wait_for_trainings(tmp_path, len(before) + 1, process)
     process.kill()
     process.communicate()
-    assert after[: len(before)] == before  # taken over to the last digit, seconds included
+    assert all(one in after for one in before)  # taken over to the last digit, seconds included
 
 
 def test_demo_that_cannot_write_gets_a_sentence(asgnn: Run, tmp_path: Path) -> None:
@@ -308,11 +435,11 @@ def test_demo_that_cannot_write_gets_a_sentence(asgnn: Run, tmp_path: Path) -> N
 
 
 def test_demo_does_not_overwrite_what_is_not_its_own(asgnn: Run, tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text('{"mine": 1}')
+    (tmp_path / "results.sqlite").write_text("mine")
     done = asgnn("demo", "-o", str(tmp_path))
-    assert done.returncode == 2
-    assert "--fresh" in done.stderr
-    assert (tmp_path / "results.json").read_text() == '{"mine": 1}'
+    assert done.returncode == 3
+    assert "not a store of results" in done.stderr
+    assert (tmp_path / "results.sqlite").read_text() == "mine"
 
 
 def attack(asgnn: Run, file: Path, *more: str, method: str = "dice") -> Done:
@@ -399,12 +526,71 @@ def test_half_an_attack_of_other_settings_is_not_taken_over(asgnn: Run, tmp_path
     assert attack(asgnn, file, "--rate", "0.001", "--fresh", method="metattack").returncode == 0
 
 
+# state → what is done to the arrays of a checkpoint of Metattack
+TAMPERED: dict[str, Callable[[dict[str, np.ndarray]], object]] = {
+    "other flips": lambda arrays: arrays["flips"].__iadd__(1),
+    "no flips": lambda arrays: arrays.pop("flips"),
+    "flips of another shape": lambda arrays: arrays.update(flips=arrays["flips"][0]),
+    "flips of another type": lambda arrays: arrays.update(flips=arrays["flips"].astype(float)),
+    "labels that are no classes": lambda arrays: arrays["pseudo"].fill(99),
+    "negative labels": lambda arrays: arrays["pseudo"].fill(-5),
+    "no names": lambda arrays: arrays.update(names=np.frombuffer(b"{}", np.uint8)),
+    "nested names": lambda arrays: arrays.update(names=np.frombuffer(b"[" * 100_000, np.uint8)),
+    "no checksum": lambda arrays: arrays.pop("checksum"),
+    "another checksum": lambda arrays: arrays.update(checksum=np.zeros(32, np.uint8)),
+}
+
+
+def test_a_tampered_checkpoint_is_not_used(asgnn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, half = tmp_path / "flips.npz", tmp_path / "flips.npz.partial"
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    case = made_case("cora", "metattack", 0.001, SplitName("random", 0))
+    with pytest.raises(KeyboardInterrupt):
+        write_attack(case, file, progress=stop)
+    with np.load(half) as found:
+        whole = {name: found[name].copy() for name in found.files}
+    assert {"flips", "pseudo"} <= whole.keys()
+    for name, tamper in TAMPERED.items():
+        arrays = {key: value.copy() for key, value in whole.items()}
+        tamper(arrays)
+        with half.open("wb") as out:
+            np.savez(out, **arrays)
+        done = attack(asgnn, file, "--rate", "0.001", method="metattack")
+        assert (done.returncode, done.stderr.count("\n")) == (3, 1), (name, done.stderr)
+        assert str(half) in done.stderr
+    with half.open("wb") as out:
+        np.savez(out, **whole)
+    assert attack(asgnn, file, "--rate", "0.001", method="metattack").returncode == 0
+
+
 def test_attack_that_cannot_write_gets_a_sentence(asgnn: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     done = attack(asgnn, tmp_path / "file" / "flips.npz", "--rate", "0.01")
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert str(tmp_path / "file") in done.stderr
+
+
+def test_diverged_trainings_are_counted(asgnn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On standard error, in the JSON and in the store."""
+    words = ["train", "--dataset", "cora", "--model", "gcn", "--split", "random:0", "--trials", "2", "--json"]
+    done = asgnn(*words, "--set", "lr=1e6", "--set", "epochs=30")
+    assert json.loads(done.stdout)["diverged"] == 2
+    assert done.stderr == "Note: 2 of 2 trainings diverged.\n"
+
+
+def test_store_migrate(asgnn: Run, tmp_path: Path) -> None:
+    old, new = write_schema_1(tmp_path / "old.db"), tmp_path / "new.db"
+    refused = asgnn("store", "show", str(old))
+    assert (refused.returncode, f"asgnn store migrate {old} NEW.sqlite" in refused.stderr) == (3, True)
+    done = asgnn("store", "migrate", str(old), str(new), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"trainings": 4, "choices": 1, "series": 1, "attacks": 1}
+    assert json.loads(asgnn("store", "show", str(new), "--json").stdout)["trainings"] == 4
+    assert asgnn("store", "migrate", str(new), str(tmp_path / "newer.db")).returncode == 2
 
 
 def make_store(path: Path, *seeds: int, test: float = 81.5) -> Path:
@@ -465,12 +651,15 @@ REPRODUCE_REFUSED: dict[str, tuple[list[str], str]] = {
     "unknown dataset": (["table1", "--dataset", "coral"], "There is no dataset 'coral'"),
     "dataset of another table": (["table3", "--dataset", "acm"], "table3 has no dataset acm; it has cora"),
     "rate of another table": (["table2", "--rates", "0.25"], "table2 has no rate 0.25"),
-    "rate that is no number": (["table1", "--rates", "0.1,many"], "A rate is a number, and 'many' is not"),
+    "rate that is no number": (["table1", "--rates", "0.1,many"], "A rate is a number, and one of '0.1,many' is not"),
     "no trials": (["small", "--trials", "0"], "at least one trial"),
     "figure on random splits": (["figure-structure", "--splits", "random"], "random ones are for tables"),
     "restricted figure": (["figure-structure", "--models", "asgnn"], "cannot be restricted"),
     "address without ray": (["small", "--address", "127.0.0.1:1"], "add --executor ray"),
     "workers of ray": (["small", "--workers", "2", "--executor", "ray"], "a Ray cluster has its own"),
+    "too many workers": (["small", "--workers", str(10**9)], "1 to 256 worker processes"),
+    "too many trials": (["small", "--trials", str(10**9)], "at most 10,000"),
+    "infinite rate": (["table1", "--rates", "inf"], "table1 has no rate inf"),
     "no GPU": (["small", "--device", "cuda"], "--device cpu"),
 }
 
@@ -522,14 +711,14 @@ def test_reproduce_a_small_table(asgnn: Run, tmp_path: Path) -> None:
 
 
 def test_reproduce_on_random_splits(asgnn: Run, tmp_path: Path) -> None:
-    """The attack is told of, made once, and shared by the column without flips."""
+    """Progress of the attack is shown; the column without flips needs the targets alone."""
     words = ["reproduce", "table3", "--splits", "random", "--models", "gcn", "--search", "none", "--trials", "1"]
     words += ["--device", "cpu", "--store", str(tmp_path / "store.sqlite")]
     done = asgnn(*words, "--rates", "1")
     assert done.returncode == 0, done.stderr
     *attack, trained = done.stderr.splitlines()
-    assert attack[0].startswith("split-nettack at 1 on cora, random:0: 1/")
-    assert attack[-1].startswith("split-nettack at 1 on cora, random:0: ")
+    assert attack[0].startswith("made-nettack at 1 on cora, random:0: 1/")
+    assert attack[-1].startswith("made-nettack at 1 on cora, random:0: ")
     assert len(set(attack[-1].split()[-2].split("/"))) == 1
     assert trained.startswith("1/1 trainings")
     assert "a random split for each trial: cora, 1 flips for each target" in " ".join(done.stdout.split())
@@ -537,9 +726,9 @@ def test_reproduce_on_random_splits(asgnn: Run, tmp_path: Path) -> None:
     assert clean.returncode == 0, clean.stderr
     assert [line.split(",")[0] for line in clean.stderr.splitlines()] == ["1/1 trainings"]
     with Store.open(tmp_path / "store.sqlite", create=False) as found:
-        assert found.summary().attacks == 1
-        assert {one.case.split for one in found.choices("table3-random")} == {"random"}
-        assert {one.training.case.split for one in found.outcomes()} == {"random:0"}
+        assert found.summary().attacks == 2
+        assert {one.case.split for one in found.choices("table3-random")} == {SplitName("random")}
+        assert {one.training.case.split for one in found.outcomes()} == {SplitName("random", 0)}
 
 
 SMALL = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials", "3", "--batch", "2"]

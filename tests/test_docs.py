@@ -240,6 +240,23 @@ def test_figures_of_the_models_are_those_of_the_record() -> None:
     assert f"[{mean['citeseer', 'ASGNN', 0.25]:.1f} %](docs/reproduction.md" in readme
 
 
+def test_tables_of_the_gradients_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.chdir(ROOT)
+    script = importlib.import_module("gradient_table")
+    page = (ROOT / "docs" / "attacks.md").read_text()
+    for name, lines in script.tables().items():
+        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+    for record in (script.RECORD, script.GPU_RECORD):
+        errors = json.loads(record.read_text())["errors"]
+        assert all(max(row["edge_weight"], row["x"]) < script.BOUND for row in errors)
+    left = {row["model"]: row for row in json.loads(script.GPU_RECORD.read_text())["left"]}
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for model, name in (("asgnn", "ASGNN"), ("gcn", "a GCN")):
+        row = left[model]
+        assert f"{name} from {row['clean']:.1f} to {row['through the model']:.1f} %" in readme
+
+
 def test_tables_of_the_attacks_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     script = importlib.import_module("attack_strength")

@@ -6,12 +6,12 @@ from tests.fuzz import FAMILIES, run_case
 
 SEED = 20261116
 # Cases that train, attack or start a command take longer than the rest.
-COUNTS = {"attacks": 60, "checkpoints": 40, "fit": 60, "store": 16, "command": 30, "poisoned file": 4, "process": 2}
+COUNTS = {"attacks": 150, "checkpoints": 80, "store": 40, "command": 60, "poisoned file": 10, "process": 2}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_odd_input_gets_an_answer_or_a_sentence(family):
-    results = [run_case(SEED, number, family) for number in range(COUNTS.get(family, 100))]
+    results = [run_case(SEED, number, family) for number in range(COUNTS.get(family, 200))]
     failed = [f"case {one.number}: {one.outcome}: {one.detail}" for one in results if one.failed]
     assert not failed, f"python scripts/fuzz.py --seed {SEED} --family {family!r}\n" + "\n".join(failed)
     # Cases that all are refused, or all are answered, would try little.

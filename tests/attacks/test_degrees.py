@@ -95,9 +95,9 @@ def test_cora_allows_single_flips_and_rejects_many_changed_degrees() -> None:
 
 def test_bad_settings() -> None:
     degree = torch.tensor([1, 2, 3])
-    with pytest.raises(ConfigError, match=r"must be 2 or more; it is 1\."):
+    with pytest.raises(ConfigError, match=r"d_min must be a whole number from 2 to .*; it is 1\."):
         DegreeTest(degree, d_min=1)
-    with pytest.raises(ConfigError, match=r"above 0; it is 0\."):
+    with pytest.raises(ConfigError, match=r"threshold must be a number in \(0, inf\]; it is 0\."):
         DegreeTest(degree, threshold=0)
     with pytest.raises(GraphError, match="whole numbers"):
         DegreeTest(degree.float())

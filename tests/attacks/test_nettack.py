@@ -428,9 +428,9 @@ BAD: dict[str, tuple[dict[str, object], type[AsgnnError], str]] = {
     ),
     "repeated target": ({"targets": torch.tensor([4, 4])}, GraphError, "Node 4 is more than once among the targets"),
     "targets as a list": ({"targets": [4]}, GraphError, "target nodes must be an int64 tensor"),
-    "no flips": ({"per_target": 0}, ConfigError, r"per_target must be a whole number, 1 or more; it is 0\."),
-    "half a flip": ({"per_target": 1.5}, ConfigError, r"per_target must be a whole number, 1 or more; it is 1\.5\."),
-    "no influencers": ({"influencers": 0}, ConfigError, "influencers must be a whole number, 1 or more"),
+    "no flips": ({"per_target": 0}, ConfigError, r"per_target must be a whole number from 1 to .*; it is 0\."),
+    "half a flip": ({"per_target": 1.5}, ConfigError, r"per_target must be a whole number from 1 to .*; it is 1\.5\."),
+    "no influencers": ({"influencers": 0}, ConfigError, "influencers must be a whole number from 1"),
     "nothing to flip": ({"structure": False}, ConfigError, "structure and features are both False"),
     "no labels": (
         {"train": torch.tensor([], dtype=torch.int64)},

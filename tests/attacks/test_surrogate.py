@@ -62,5 +62,5 @@ def test_fit_uses_only_the_known_labels() -> None:
     again = fit_surrogate(other, train, generator())
     assert all(torch.equal(a, b) for a, b in zip(model.weights.values(), again.weights.values(), strict=True))
     assert not any(value.requires_grad for value in model.weights.values())
-    with pytest.raises(ConfigError, match="hidden is 0"):
+    with pytest.raises(ConfigError, match="hidden must be a whole number from 1"):
         fit_surrogate(data, train, generator(), hidden=0)

@@ -24,7 +24,7 @@ from asgnn.experiments.report.render import escape_latex, escape_markdown
 from asgnn.experiments.report.tables import TableCell, adaptive_gain, most_thorough
 from asgnn.experiments.spec import TABLES, load_spec
 from asgnn.experiments.store import Store
-from asgnn.experiments.trainings import Choice, Outcome, Series, Training, Value, settings_of
+from asgnn.experiments.values import Choice, Outcome, Series, Training, Value, as_settings
 
 OURS = {"asgnn": [79.0, 78.0, 80.0], "asgnn-frozen": [77.0, 77.0, 78.5], "gcn": [50.0, 51.0, 52.0]}
 NASTY = 'H200 </script><script>alert("1")</script> & 100% of_it | *now*'
@@ -57,7 +57,7 @@ class Results:
     ) -> Choice:
         """A choice whose trials have these values of the table's figure."""
         spec = load_spec(table)
-        chosen = settings_of({**dict(spec.row(row).settings), **(settings or {"lr": 0.01})})
+        chosen = as_settings({**dict(spec.row(row).settings), **(settings or {"lr": 0.01})})
         case, model, keys = spec.case("cora", rate), spec.row(row).model, []
         for seed, value in zip(seeds or range(len(values)), values, strict=True):
             training = Training(case.of_trial(seed), model, chosen, seed)

@@ -126,7 +126,7 @@ class Draw:
         """Where no file can be, or none is; always inside this case's own folder, since commands may write there."""
         name = str(
             self.one(
-                "", ".", "nowhere/at/all.npz", "\0", "a\nb", "x" * 300, "\ud800", "fifo", "folder", "empty", "text",
+                "", ".", "nowhere/at/all.npz", "\0", "a b", "x" * 300, "\ud800", "fifo", "folder", "empty", "text",
                 "~", "%s", "[red]", "-", "--", "ü.npz", "a.npz/b.npz", "fifo/b.npz",
             )
         )  # fmt: skip

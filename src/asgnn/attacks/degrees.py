@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from asgnn.errors import ConfigError, GraphError
+from asgnn.errors import GraphError
+from asgnn.settings import check_count, check_number
 
 
 class DegreeTest:
@@ -32,10 +33,8 @@ class DegreeTest:
     """
 
     def __init__(self, clean_degree: Tensor, *, d_min: int = 2, threshold: float = 0.004) -> None:
-        if d_min < 2:  # for d_min = 1, log(d_min - 1/2) is negative, and so is Λ
-            raise ConfigError(f"d_min of the degree test must be 2 or more; it is {d_min}.")
-        if not threshold > 0:
-            raise ConfigError(f"threshold of the degree test must be above 0; it is {threshold}.")
+        check_count("d_min", d_min, 2)  # for d_min = 1, log(d_min - 1/2) is negative, and so is Λ
+        check_number("threshold", threshold, 0, math.inf, "(]")
         self.d_min = d_min
         self.threshold = threshold
         self.clean = self._sums(clean_degree)

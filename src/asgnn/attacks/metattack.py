@@ -19,6 +19,7 @@ from asgnn.attacks.rules import check_labelled, check_task, finish
 from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation
 from asgnn.progress import Progress
+from asgnn.settings import check_choice
 from asgnn.threads import one_thread
 
 Variant = Literal["self", "train", "both"]
@@ -81,8 +82,7 @@ def metattack(
     check_task(data, budget)
     labelled = check_labelled(train, data)
     inner = inner or InnerTraining()
-    if variant not in SHARE:
-        raise ConfigError(f"variant must be one of {', '.join(SHARE)}; it is {variant!r}.")
+    check_choice("variant", variant, tuple(SHARE))
     if not add and not remove:
         raise ConfigError("add and remove are both False, so Metattack has nothing to flip; allow at least one.")
     if labelled.numel() == data.num_nodes and variant != "train":

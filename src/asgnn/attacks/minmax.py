@@ -18,6 +18,7 @@ from asgnn.attacks.surrogate import SurrogateGCN
 from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation
 from asgnn.progress import Progress
+from asgnn.settings import check_count, check_number
 
 
 def minmax(
@@ -72,8 +73,8 @@ def minmax(
         "samples": samples,
     }
     check_schedule(steps, base_lr, samples)
-    if inner_steps < 0 or not inner_lr >= 0:
-        raise ConfigError(f"inner_steps and inner_lr must be 0 or more; they are {inner_steps} and {inner_lr}.")
+    check_count("inner_steps", inner_steps, 0)
+    check_number("inner_lr", inner_lr, 0, math.inf)
     if surrogate is not None and not isinstance(surrogate, SurrogateGCN):
         raise ConfigError("minmax trains its surrogate, so surrogate must be a SurrogateGCN, as fit_surrogate returns.")
     state = checkpoint.load() if checkpoint is not None else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import TypeAlias
 
 import numpy as np
@@ -21,6 +20,7 @@ from asgnn.graphs import Perturbation, labels_of
 from asgnn.graphs.checks import node_numbers
 from asgnn.graphs.features import Features
 from asgnn.progress import Progress
+from asgnn.settings import check_count
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -84,9 +84,8 @@ def nettack(
     """
     if not structure and not features:
         raise ConfigError("structure and features are both False, so Nettack has nothing to flip; allow at least one.")
-    for value, name in ((per_target, "per_target"), (influencers, "influencers")):
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise ConfigError(f"{name} must be a whole number, 1 or more; it is {value}.")
+    check_count("per_target", per_target)
+    check_count("influencers", influencers)
     edges = check_task(data, per_target)
     train = check_labelled(train, data)
     targets = _check_targets(targets, int(data.num_nodes))

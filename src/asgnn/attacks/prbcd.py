@@ -22,6 +22,7 @@ from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 from asgnn.progress import Progress
+from asgnn.settings import check_count
 
 
 def prbcd(
@@ -74,8 +75,7 @@ def prbcd(
         "samples": samples,
     }
     check_schedule(steps, base_lr, samples)
-    if fine_tune < 0:
-        raise ConfigError(f"fine_tune must be 0 or more; it is {fine_tune}.")
+    check_count("fine_tune", fine_tune, 0)
     state = checkpoint.load() if checkpoint is not None else None
     problem = make_problem(
         data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state
@@ -145,8 +145,7 @@ def grbcd(
     Time O(steps · (E + block) (H + C)), memory O((E + block) (H + C)); never N².
     """
     meta = {"attack": "grbcd", "steps": steps, "block_size": block_size, "loss": loss}
-    if steps < 1:
-        raise ConfigError(f"steps must be 1 or more; it is {steps}.")
+    check_count("steps", steps)
     state = checkpoint.load() if checkpoint is not None else None
     problem = make_problem(
         data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state

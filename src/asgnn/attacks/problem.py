@@ -20,6 +20,7 @@ from asgnn.graphs import labels_of
 from asgnn.graphs.checks import node_numbers
 from asgnn.graphs.features import Features
 from asgnn.graphs.keys import from_keys, single_keys, to_keys
+from asgnn.settings import check_choice
 
 Loss = Literal["tanh_margin", "cw", "ce"]
 
@@ -167,8 +168,7 @@ def make_problem(
     edges = check_task(data, budget)
     train = check_labelled(train, data)
     n = int(data.num_nodes or 0)
-    if loss not in LOSSES:
-        raise ConfigError(f"loss must be one of {', '.join(LOSSES)}; it is {loss!r}.")
+    check_choice("loss", loss, tuple(LOSSES))
     if not isinstance(rng, torch.Generator) or rng.device.type != "cpu":
         raise ConfigError("rng must be a torch.Generator on the CPU, also for an attack on another device.")
     if budget > n * (n - 1) // 2:

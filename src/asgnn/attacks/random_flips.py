@@ -9,8 +9,9 @@ from torch_geometric.data import Data
 
 from asgnn.attacks.draws import draw_absent
 from asgnn.attacks.rules import check_task, finish, first_allowed
-from asgnn.errors import ConfigError, GraphError
+from asgnn.errors import GraphError
 from asgnn.graphs import Perturbation
+from asgnn.settings import check_choice
 
 Kind = Literal["add", "remove", "flip"]
 
@@ -36,8 +37,7 @@ def random_flips(
     Time O((E + budget) log E), memory O(E).
     """
     edges = check_task(data, budget)
-    if kind not in get_args(Kind):
-        raise ConfigError(f"kind must be one of {', '.join(get_args(Kind))}; it is {kind!r}.")
+    check_choice("kind", kind, get_args(Kind))
     n = int(data.num_nodes or 0)
     room = n * (n - 1) // 2 - edges.size(1)
     removals = budget if kind == "remove" else 0

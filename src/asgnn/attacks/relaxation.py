@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from asgnn.attacks.problem import Problem
 from asgnn.attacks.rules import first_allowed
-from asgnn.errors import ConfigError
+from asgnn.settings import check_count, check_number
+
+MAX_LR = 1e18  # above this, the projection loses all digits of the previous values
 
 
 def check_schedule(steps: int, base_lr: float, samples: int) -> None:
-    if steps < 0:
-        raise ConfigError(f"steps must be 0 or more; it is {steps}.")
-    if not 0 < base_lr < math.inf:
-        raise ConfigError(f"base_lr must be above 0 and finite; it is {base_lr}.")
-    if samples < 1:
-        raise ConfigError(f"samples must be 1 or more; it is {samples}.")
+    check_count("steps", steps, 0)
+    check_number("base_lr", base_lr, 0, MAX_LR, "(]")
+    check_count("samples", samples)
 
 
 def multiplier(values: Tensor, budget: float, guess: float = 0.0) -> float:

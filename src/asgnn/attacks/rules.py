@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.errors import ConfigError, GraphError
+from asgnn.errors import GraphError
 from asgnn.graphs import Perturbation, labels_of, validate
 from asgnn.graphs.checks import node_numbers
 from asgnn.graphs.keys import contains, to_keys
+from asgnn.settings import check_count
 from asgnn.version import __version__
 
 
 def check_task(data: Data, budget: int) -> Tensor:
     """Check the graph and the budget; return the edges (2, ·) with u < v, on the CPU."""
     validate(data)
-    if isinstance(budget, bool) or not isinstance(budget, Integral) or budget < 0:
-        raise ConfigError(f"budget must be a whole number, 0 or more; it is {budget}.")
+    check_count("budget", budget, 0)
     if data.get("edge_weight") is not None:
         raise GraphError("Attacks need an unweighted graph, but data has edge_weight; remove it.")
     edges = data.edge_index.cpu()

@@ -17,11 +17,11 @@ from torch_geometric.data import Data
 
 from asgnn.attacks.linear import glorot
 from asgnn.attacks.rules import check_labelled
-from asgnn.errors import ConfigError
 from asgnn.graphs import labels_of, num_classes, validate
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.csr import csr_matmul
 from asgnn.graphs.features import Features
+from asgnn.settings import check_count, check_number
 
 Victim = Callable[[Any, Tensor, Tensor], Tensor]
 """(x, edge_index, edge_weight) → logits (N, C), differentiable in edge_weight; edge_index has both directions."""
@@ -131,11 +131,9 @@ def fit_surrogate(
     """
     validate(data)
     train = check_labelled(train, data)
-    if hidden < 1 or epochs < 0 or not 0 <= dropout < 1:
-        raise ConfigError(
-            "The surrogate needs hidden >= 1, epochs >= 0 and 0 <= dropout < 1; "
-            f"hidden is {hidden}, epochs is {epochs} and dropout is {dropout}."
-        )
+    check_count("hidden", hidden)
+    check_count("epochs", epochs, 0)
+    check_number("dropout", dropout, 0, 1, "[)")
     place = torch.device(device or data.x.device)
     features = Features.of(data.x).to(place)
     adj = Adjacency.of(data.edge_index, features.num_nodes, data.get("edge_weight")).to(place)

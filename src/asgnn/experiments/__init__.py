@@ -1,5 +1,6 @@
-"""Experiments: from the name of a dataset to a record of figures; the only room that knows the whole order."""
+"""Experiments: from questions to stored outcomes; the only package that knows the whole order of work."""
 
-from asgnn.experiments.run import Cell, Record, run_cell
+from asgnn.experiments.trials import run_trials
+from asgnn.experiments.values import Attack, Case, Outcome, SplitName, Training, parse_case
 
-__all__ = ["Cell", "Record", "run_cell"]
+__all__ = ["Attack", "Case", "Outcome", "SplitName", "Training", "parse_case", "run_trials"]

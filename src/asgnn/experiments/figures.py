@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from asgnn.experiments.run import Graph, load_graph, train
-from asgnn.experiments.trainings import Choice, Series, Training
+from asgnn.experiments.measure import Graph, load_graph, train
+from asgnn.experiments.values import Choice, Series, trainings_of
 from asgnn.graphs import prepare
 from asgnn.graphs.keys import contains, to_keys
 from asgnn.models import ASGNN
@@ -26,13 +26,12 @@ QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 def series_of(
     choice: Choice, kinds: Sequence[str], *, root: str | Path | None = None, device: str = "cpu"
 ) -> list[Series]:
-    """Train what a choice reports once more, since a store keeps no weights, and watch its layers."""
+    """Train what a choice reports once more, since a store keeps no weights, and measure its layers."""
     graph = load_graph(choice.case, root)
-    seeds = range(len(choice.trainings))
-    trainings = [Training(choice.case, choice.model, choice.settings, seed) for seed in seeds]
+    trainings = trainings_of(choice.case, choice.model, choice.settings, len(choice.trainings))
     trained = train(graph, trainings, root=root, device=device)
     return [
-        Series(one.outcome.training.key, kind, WATCH[kind](one.fit.model, graph))
+        Series(one.outcome.training.key, kind, MEASURED[kind](one.fit.model, graph))
         for one in trained
         for kind in kinds
         if isinstance(one.fit.model, ASGNN)
@@ -62,7 +61,7 @@ def weights(model: ASGNN, graph: Graph) -> dict[str, object]:
     return {name: [_spread(layer[which]) for layer in layers] for name, which in parts.items() if which.any()}
 
 
-WATCH = {"objective": objective, "weights": weights}
+MEASURED = {"objective": objective, "weights": weights}
 
 
 def _spread(values: Tensor) -> dict[str, float]:

@@ -1,75 +1,81 @@
-"""The store's tables and questions in SQL, and what SQLite's refusals mean in a sentence."""
+"""The store's tables and queries in SQL, and what SQLite's errors mean in a sentence."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from asgnn.errors import AsgnnError, DataCorrupt, DataUnavailable
 
 APPLICATION = int.from_bytes(b"ASGN")  # stands in the file's header, where `file` and SQLite look for it
-SCHEMA = 1
+SCHEMA = 2
+LONGEST = 1 << 26  # bytes of one value; a file that claims more is damaged
 PATIENCE = 60.0  # seconds that a process waits for another one to finish its writing
 
-# What is equal in many rows stands once, in cases and texts: a row of trainings then holds its key, a few small
-# numbers, and its figures as a list whose names are a text. A rate has no type, for SQLite would turn 5 into 5.0 if it
-# had one, and the specification would no longer hash to its key. The view is for people with an SQLite of their own:
-# SELECT dataset, model, seed, figures ->> 'test' FROM results.
-TABLES = f"""
+# What is equal in many rows of trainings is a row of texts. Every other table has a key, of the question; the record;
+# and a checksum of the record. The view is for people with an SQLite of their own:
+# SELECT dataset, model, seed, json_extract(figures, '$.test') FROM results.
+CREATE = f"""
 CREATE TABLE texts (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
-CREATE TABLE cases (id INTEGER PRIMARY KEY, dataset TEXT NOT NULL, poisoned TEXT, rate NOT NULL, split TEXT NOT NULL);
 CREATE TABLE trainings (
-    key BLOB PRIMARY KEY, case_id INTEGER NOT NULL, model TEXT NOT NULL, settings_id INTEGER NOT NULL,
-    seed INTEGER NOT NULL, figure_names_id INTEGER NOT NULL, figures TEXT NOT NULL, scalar_names_id INTEGER NOT NULL,
-    scalars TEXT NOT NULL, seconds REAL NOT NULL, batch INTEGER NOT NULL, machine_id INTEGER NOT NULL,
-    version_id INTEGER NOT NULL
+    key BLOB PRIMARY KEY, asked_id INTEGER NOT NULL, seed INTEGER NOT NULL, names_id INTEGER NOT NULL,
+    numbers TEXT NOT NULL, seconds REAL NOT NULL, batch INTEGER NOT NULL, place_id INTEGER NOT NULL,
+    checksum BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE choices (
-    key BLOB PRIMARY KEY, "table" TEXT NOT NULL, case_id INTEGER NOT NULL, row TEXT NOT NULL, rule TEXT NOT NULL,
-    search TEXT NOT NULL, model TEXT NOT NULL, settings_id INTEGER NOT NULL, tried INTEGER NOT NULL,
-    trainings TEXT NOT NULL
+    key BLOB PRIMARY KEY, content TEXT NOT NULL, trainings BLOB NOT NULL, checksum BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE series (
-    training BLOB NOT NULL, kind TEXT NOT NULL, content TEXT NOT NULL, PRIMARY KEY (training, kind)
+    key BLOB PRIMARY KEY, training BLOB NOT NULL, kind TEXT NOT NULL, content TEXT NOT NULL, checksum BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE attacks (
-    key BLOB PRIMARY KEY, spec TEXT NOT NULL, flips BLOB NOT NULL, seconds REAL NOT NULL, machine_id INTEGER NOT NULL
+    key BLOB PRIMARY KEY, asked TEXT NOT NULL, flips BLOB NOT NULL, seconds REAL NOT NULL, machine TEXT NOT NULL,
+    checksum BLOB NOT NULL
 );
 CREATE VIEW results AS
-SELECT lower(hex(t.key)) AS key, c.dataset, c.poisoned, c.rate, c.split, t.model, s.text AS settings, t.seed,
-    (SELECT json_group_object(n.value, v.value) FROM json_each(f.text) n JOIN json_each(t.figures) v USING (key))
-        AS figures,
-    (SELECT json_group_object(n.value, v.value) FROM json_each(l.text) n JOIN json_each(t.scalars) v USING (key))
-        AS scalars,
-    t.seconds, t.batch, m.text AS machine, o.text AS version
-FROM trainings t JOIN cases c ON c.id = t.case_id JOIN texts s ON s.id = t.settings_id
-    JOIN texts f ON f.id = t.figure_names_id JOIN texts l ON l.id = t.scalar_names_id
-    JOIN texts m ON m.id = t.machine_id JOIN texts o ON o.id = t.version_id;
+SELECT lower(hex(t.key)) AS key, json_extract(a.text, '$.dataset') AS dataset,
+    json_extract(a.text, '$.attacks') AS attacks, json_extract(a.text, '$.split') AS split,
+    json_extract(a.text, '$.model') AS model, json_extract(a.text, '$.settings') AS settings, t.seed,
+    (SELECT json_group_object(f.value, v.value) FROM json_each(n.text, '$[0]') f JOIN json_each(t.numbers) v
+        ON v.key = f.key) AS figures,
+    (SELECT json_group_object(f.value, v.value) FROM json_each(n.text, '$[1]') f JOIN json_each(t.numbers) v
+        ON v.key = f.key + json_array_length(n.text, '$[0]')) AS scalars,
+    t.seconds, t.batch, json_extract(p.text, '$[0]') AS machine, json_extract(p.text, '$[1]') AS version
+FROM trainings t JOIN texts a ON a.id = t.asked_id JOIN texts n ON n.id = t.names_id JOIN texts p ON p.id = t.place_id;
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {SCHEMA}
 """
+SELECT = {
+    # LEFT JOIN: a row whose text is gone must be seen and named, not passed over
+    "trainings": """
+SELECT t.key, a.text, t.seed, n.text, t.numbers, t.seconds, t.batch, p.text, t.checksum
+FROM trainings t LEFT JOIN texts a ON a.id = t.asked_id LEFT JOIN texts n ON n.id = t.names_id
+    LEFT JOIN texts p ON p.id = t.place_id
+""",
+    "choices": "SELECT t.key, t.content, t.trainings, t.checksum FROM choices t",
+    "series": "SELECT t.key, t.training, t.kind, t.content, t.checksum FROM series t",
+    "attacks": "SELECT t.key, t.asked, t.flips, t.seconds, t.machine, t.checksum FROM attacks t",
+}
 
-# LEFT JOIN: a row whose case or text is gone must be seen and named, not passed over.
-OUTCOMES = """
-SELECT t.key, c.dataset, c.poisoned, c.rate, c.split, t.model, s.text, t.seed, f.text, t.figures, l.text, t.scalars,
-    t.seconds, t.batch, m.text, o.text
-FROM trainings t LEFT JOIN cases c ON c.id = t.case_id LEFT JOIN texts s ON s.id = t.settings_id
-    LEFT JOIN texts f ON f.id = t.figure_names_id LEFT JOIN texts l ON l.id = t.scalar_names_id
-    LEFT JOIN texts m ON m.id = t.machine_id LEFT JOIN texts o ON o.id = t.version_id
-"""
-CHOICES = """
-SELECT h.key, h."table", c.dataset, c.poisoned, c.rate, c.split, h.row, h.rule, h.search, h.model, s.text, h.tried,
-    h.trainings
-FROM choices h LEFT JOIN cases c ON c.id = h.case_id LEFT JOIN texts s ON s.id = h.settings_id
-"""
-ATTACKS = """
-SELECT a.key, a.spec, a.flips, a.seconds, m.text FROM attacks a LEFT JOIN texts m ON m.id = a.machine_id
-"""
 
-# What SQLite may answer; any other refusal means a damaged file.
-REFUSALS: dict[int, tuple[type[AsgnnError], str]] = {
+@lru_cache
+def expected_tables() -> list[tuple[str, str]]:
+    """Names and definitions, as a store has them that nobody has changed."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(CREATE)
+        return connection.execute(DEFINITIONS).fetchall()
+    finally:
+        connection.close()
+
+
+DEFINITIONS = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
+
+# What SQLite may answer; any other error means a damaged file.
+ERRORS: dict[int, tuple[type[AsgnnError], str]] = {
     sqlite3.SQLITE_BUSY: (
         DataUnavailable,
         "{path} was kept locked by another process for {patience:g} s; start again when that one has finished.",
@@ -93,20 +99,20 @@ REFUSALS: dict[int, tuple[type[AsgnnError], str]] = {
 
 
 def damaged(path: Path, cause: object) -> DataCorrupt:
-    return DataCorrupt(
-        f"{path} is damaged ({cause}) and was left as it is; put a copy in its place, or begin another one."
-    )
+    return DataCorrupt(f"{path} is damaged ({cause}) and was left as it is; use a copy, or start a new store.")
 
 
 @contextlib.contextmanager
 def sentences(path: Path) -> Iterator[None]:
-    """Says in a sentence what SQLite says in a code."""
+    """Turns SQLite's errors into sentences."""
     try:
         yield
-    except sqlite3.ProgrammingError:  # a closed store, a wrong number of values: no user can mend those
+    except sqlite3.ProgrammingError:  # a closed store, a wrong number of values: defects of this program
         raise
+    except UnicodeDecodeError as cause:
+        raise damaged(path, "a text in it is not UTF-8") from cause
     except sqlite3.Error as cause:
-        known = REFUSALS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF)  # the upper bits only say more
+        known = ERRORS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF)  # the upper bits only say more
         if known is None:
             raise damaged(path, cause) from cause
         kind, sentence = known

@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
 from asgnn.errors import ConfigError
-from asgnn.experiments.trainings import Case, Settings, Value, settings_of
+from asgnn.experiments.values import PER_TARGET, Attack, Case, Settings, SplitName, Value, as_settings, parse_attack
 
 TABLES = ("table1", "table2", "table3")
 SMALL = "small"  # not of the paper: a table to try the machinery on, which needs no file of other people
 RANDOM = "-random"  # after the name of a table: the same with a random split for each trial
-ANEW = "split-"  # before the name of an attack: made anew for the split it is used with
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Row:
         """Every setting of a grid, with the row's own; one, the recipe's, where there is no grid."""
         grid = self.grids.get(search, {})
         own = dict(self.settings) | dict(self.on.get(dataset, ()))
-        return [settings_of(own | dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
+        return [as_settings(own | dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,9 @@ class Spec:
         name, title: "table1", or "table1-random" with a random split for each trial, and what it is called.
         figure: which of an outcome's figures it shows: "test", "target" or "clean_test_loss".
         unit: of the rate, for people: "% of the edges flipped".
-        attacks: dataset → (attack, split).
+        attacks: dataset → the attack, of whatever amount, and the split.
         rates: the columns.
-        rules: how settings are chosen, see :class:`~asgnn.experiments.trainings.Choice`.
+        rules: how settings are chosen, see :class:`~asgnn.experiments.values.Choice`.
         rows: the models.
         paper: dataset → rate → the paper's name of the row → (mean, standard deviation or None).
         assumed: what the paper leaves out, a sentence each.
@@ -69,7 +68,7 @@ class Spec:
     title: str
     figure: str
     unit: str
-    attacks: Mapping[str, tuple[str, str]]
+    attacks: Mapping[str, tuple[Attack, SplitName]]
     rates: tuple[float, ...]
     rules: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -79,12 +78,12 @@ class Spec:
     def case(self, dataset: str, rate: float) -> Case:
         """The cell's graph. Without flips a global attack leaves no trace; a targeted one leaves its targets."""
         attack, split = self.attacks[dataset]
-        clean = rate == 0 and "nettack" not in attack
-        return Case(dataset, None if clean else attack, rate, split)
+        clean = rate == 0 and attack.unit != PER_TARGET
+        return Case(dataset, () if clean else (replace(attack, amount=rate),), split)
 
     def column(self, rate: float) -> str:
         """A rate for people: a share of the edges, or flips for each target."""
-        targeted = any("nettack" in attack for attack, _ in self.attacks.values())
+        targeted = any(attack.unit == PER_TARGET for attack, _ in self.attacks.values())
         return f"{rate:g}" if targeted else f"{rate:.0%}"
 
     def row(self, name: str) -> Row:
@@ -100,9 +99,10 @@ def load_spec(name: str) -> Spec:
     if table not in (*TABLES, SMALL):
         raise ConfigError(f"There is no table {name!r}; the tables are {', '.join((*TABLES, SMALL))}.")
     found, models = _read(table), _read("models")
-    attacks = {dataset: (cell["attack"], cell["split"]) for dataset, cell in found["cells"].items()}
-    if random:
-        attacks = {dataset: (ANEW + attack.removeprefix("own-"), "random") for dataset, (attack, _) in attacks.items()}
+    attacks = {}
+    for dataset, cell in found["cells"].items():
+        attack, split = parse_attack(cell["attack"]), SplitName.parse(cell["split"])
+        attacks[dataset] = (replace(attack, source="made"), SplitName("random")) if random else (attack, split)
     return Spec(
         name=name,
         title=found["title"] + (", a random split for each trial" if random else ""),
@@ -134,11 +134,11 @@ def _row(name: str, row: Mapping[str, Any], grids: Mapping[str, Any], of_table: 
         name=name,
         label=row["label"],
         model=row["model"],
-        settings=settings_of({**row.get("settings", {}), **of_table}),
+        settings=as_settings({**row.get("settings", {}), **of_table}),
         grids=of_row,
         paper=row.get("paper"),
         twin=row.get("twin"),
-        on={dataset: settings_of(settings) for dataset, settings in row.get("on", {}).items()},
+        on={dataset: as_settings(settings) for dataset, settings in row.get("on", {}).items()},
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from asgnn.errors import GraphError
-from asgnn.graphs.checks import check_edges, check_weights
+from asgnn.graphs.checks import check_edges, check_weights, checked_copy, mark_checked
 from asgnn.graphs.csr import segment_sum
 from asgnn.graphs.edge_ops import spmm
 from asgnn.graphs.keys import to_keys
@@ -155,7 +155,7 @@ class Adjacency:
         return weight * self.at_row(root) * self.at_col(root)
 
 
-# edge_index → a copy of it, the unweighted adjacency, and where in the given weights each of its entries stands
+# edge_index → the copy that was checked, the unweighted adjacency, and the given weight that each entry has
 _PATTERNS = WeakTensorKeyDictionary()
 
 
@@ -173,16 +173,16 @@ def pattern_of(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor]:
     Time O(E log E) the first time, then O(E); memory O(E).
     """
     known = _PATTERNS.get(edge_index) if isinstance(edge_index, Tensor) else None
-    if known is not None:
-        copy, pattern, place = known
-        same = (edge_index.dtype, edge_index.device) == (copy.dtype, copy.device) and torch.equal(edge_index, copy)
-        if same and pattern.num_nodes == num_nodes and pattern.weight.dtype == torch.get_default_dtype():
-            return pattern, place
+    copy = None if known is None else checked_copy(edge_index, num_nodes)
+    if known is not None and known[0] is copy and known[1].weight.dtype == torch.get_default_dtype():
+        pattern: Adjacency
+        _, pattern, place = known
+        return pattern, place
     made = _sorted(edge_index, num_nodes)
     if made is None:
         check_edges(edge_index, num_nodes, allow_loops=True)  # says what is wrong
         raise AssertionError("check_edges accepts what cannot be sorted into a symmetric pattern")
-    _PATTERNS[edge_index] = (edge_index.detach().clone(), *made)
+    _PATTERNS[edge_index] = (copy if copy is not None else mark_checked(edge_index, num_nodes), *made)
     return made
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 from torch_geometric.data import Data
 
 from asgnn.errors import GraphError
@@ -197,7 +198,7 @@ def check_pairs(value: Any, num_nodes: int, name: str = "edge_index") -> Tensor:
 def check_edges(value: Any, num_nodes: int, name: str = "edge_index", *, allow_loops: bool = False) -> None:
     r"""Raises unless ``value`` lists undirected edges, both directions once each, and self-loops if allowed.
 
-    ``name`` is what the sentence calls it. Time :math:`O(E \log E)`.
+    ``name`` is what the sentence calls it. Time :math:`O(E \log E)` the first time, then :math:`O(E)`.
     """
     edges = check_pairs(value, num_nodes, name)
     loops = edges[0] == edges[1]
@@ -206,6 +207,8 @@ def check_edges(value: Any, num_nodes: int, name: str = "edge_index", *, allow_l
         raise GraphError(
             f"{name}[:, {at}] is a self-loop at node {int(edges[0, at])}; asgnn.graphs.undirected drops self-loops."
         )
+    if checked_copy(edges, num_nodes) is not None:
+        return
     forward = sort_keys(to_keys(edges, num_nodes))
     repeated = forward[1:] == forward[:-1]
     if bool(repeated.any()):
@@ -222,6 +225,28 @@ def check_edges(value: Any, num_nodes: int, name: str = "edge_index", *, allow_l
         raise GraphError(
             f"{name} lists the edge {u}→{v} without its reverse {v}→{u}; asgnn.graphs.undirected adds the reverses."
         )
+    mark_checked(edges, num_nodes)
+
+
+# edge_index → a copy of it and the number of nodes, for tensors that were found to list undirected edges
+_CHECKED = WeakTensorKeyDictionary()
+
+
+def checked_copy(edge_index: Tensor, num_nodes: int) -> Tensor | None:
+    """The copy kept of a tensor that was checked before; ``None`` if it was not, or has changed since.
+
+    The contents are compared, so a change in place is seen, also one through a NumPy array that shares the memory.
+    """
+    copy, nodes = _CHECKED.get(edge_index, (None, 0))
+    same = copy is not None and nodes == num_nodes and copy.device == edge_index.device
+    return copy if same and torch.equal(copy, edge_index) else None
+
+
+def mark_checked(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """Keep a copy of a tensor that lists undirected edges, for as long as the tensor lives."""
+    copy = edge_index.detach().clone()
+    _CHECKED[edge_index] = (copy, num_nodes)
+    return copy
 
 
 def check_weights(value: Any, num_edges: int) -> None:

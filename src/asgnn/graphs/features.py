@@ -87,7 +87,7 @@ class Features:
         """
         if isinstance(x, Features):
             return x
-        check_features(x, "(N, F)", x.dim() == 2)
+        check_floats(x, "(N, F)")
         n, f = x.shape
         if x.requires_grad and torch.is_grad_enabled():
             return cls(n, f, check_finite(x.to_dense()), None, None, None)
@@ -200,11 +200,11 @@ class Features:
 _SPARSE = WeakTensorKeyDictionary()
 
 
-def check_features(x: Tensor, shape: str, fits: bool) -> None:
-    """Raises unless x is a tensor of float32 or float64 with a shape that fits."""
+def check_floats(x: Any, shape: str, batched: bool = False) -> None:
+    """Raises unless x is a float32 or float64 tensor with two dimensions, or more if it may be a batch."""
     if not isinstance(x, Tensor):
         raise GraphError(f"x must be a tensor of shape {shape}; it is a {type(x).__name__}.")
-    if x.dtype not in (torch.float32, torch.float64) or not fits:
+    if x.dtype not in (torch.float32, torch.float64) or not (x.dim() == 2 or (batched and x.dim() > 2)):
         name = str(x.dtype).removeprefix("torch.")
         raise GraphError(f"x must be float32 or float64, of shape {shape}; it is {name} of shape {tuple(x.shape)}.")
 

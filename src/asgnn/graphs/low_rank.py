@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.settings import check_count
 
 # Entries of the pattern whose factors are gathered together.
 BLOCK = 2**16
@@ -55,8 +55,7 @@ def low_rank(adj: Adjacency, rank: int) -> LowRank:
     Time O(E r + N r²) for each of Lanczos' restarts, memory O(N r): no N × N matrix, but for graphs so small that the
     iteration would span all of it.
     """
-    if rank < 1:
-        raise ConfigError(f"The rank must be 1 or more; it is {rank}.")
+    check_count("rank", rank)
     u, values, v = decompose(adj, rank)
     if not adj.needs_gradient:
         return LowRank(u * values, v)

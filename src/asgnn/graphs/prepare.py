@@ -14,5 +14,8 @@ def prepare(data: Data, device: torch.device | str | None = None) -> tuple[Featu
     """The features and the adjacency of a graph, checked, on a device; its own by default."""
     validate(data, need_labels=False)
     place = data.x.device if device is None else device
-    features = Features.of(data.x).to(place)
-    return features, Adjacency.of(data.edge_index, features.num_nodes, data.get("edge_weight")).to(place)
+    # detached: what is trained or evaluated here has no gradient in the graph
+    features = Features.of(data.x.detach() if data.x.requires_grad else data.x).to(place)
+    weight = data.get("edge_weight")
+    weight = None if weight is None else weight.detach()
+    return features, Adjacency.of(data.edge_index, features.num_nodes, weight).to(place)

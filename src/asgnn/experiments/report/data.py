@@ -14,7 +14,7 @@ from asgnn.experiments.report.layers import LayerCurves, layer_curves
 from asgnn.experiments.report.tables import DIVERGED, ReportTable, TableCell, report_table
 from asgnn.experiments.spec import RANDOM, TABLES, load_spec
 from asgnn.experiments.store import Store, Summary
-from asgnn.experiments.trainings import Outcome
+from asgnn.experiments.values import Outcome
 
 UNEXPLAINED = "not explained yet"
 WITHIN = "within the larger of the two standard deviations"

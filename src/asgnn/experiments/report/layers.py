@@ -10,7 +10,7 @@ import numpy as np
 
 from asgnn.experiments.report.tables import ReportTable, TableCell
 from asgnn.experiments.store import Store
-from asgnn.experiments.trainings import Series
+from asgnn.experiments.values import Series
 
 Lines = Mapping[str, Mapping[str, Sequence[float]]]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from asgnn.experiments.report.tables import AdaptiveGain, TableCell
 from asgnn.experiments.store import Summary
-from asgnn.experiments.trainings import Settings
+from asgnn.experiments.values import Settings
 
 Line = Sequence[TableCell]
 

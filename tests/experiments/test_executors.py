@@ -10,21 +10,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from asgnn.errors import ConfigError, DataUnavailable
-from asgnn.experiments import work
-from asgnn.experiments.reproduce import Engine, plan
+from asgnn.experiments import executors, parse_case
+from asgnn.experiments.engine import Engine
+from asgnn.experiments.executors import Batch, cluster, local, on_ray, processes
+from asgnn.experiments.questions import plan
 from asgnn.experiments.store import Store
-from asgnn.experiments.trainings import Case, Outcome, Training, settings_of
-from asgnn.experiments.work import Batch, cluster, local, on_ray, processes
+from asgnn.experiments.values import Attack, Outcome, Training, as_settings
 from asgnn.graphs import load_own
 
-CASE = Case("cora", "own-metattack", 0.25, "random:0")
-FEW = settings_of({"epochs": 2})
+CASE = parse_case("cora", "own-metattack", 0.25)
+NO_FILE = replace(CASE, attacks=(Attack("flips", "file", path="/nowhere/flips.npz"),))
+FEW = as_settings({"epochs": 2})
 
 
 def batches() -> list[Batch]:
@@ -46,7 +49,7 @@ def figures(done: Iterator[tuple[Batch, list[Outcome]]]) -> dict[str, tuple[obje
 def test_here() -> None:
     found = figures(local("cpu")(batches()))
     assert len(found) == 5
-    missing = Batch((Training(Case("cora", "/nowhere/flips.npz", 0.0, "random:0"), "gcn", FEW),))
+    missing = Batch((Training(NO_FILE, "gcn", FEW),))
     with pytest.raises(DataUnavailable):
         list(local("cpu")([missing]))
 
@@ -54,12 +57,18 @@ def test_here() -> None:
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("workers", [0, 257, 10**9])
+def test_the_number_of_processes_is_bounded(workers: int) -> None:
+    with pytest.raises(ConfigError, match=f"1 to 256 worker processes; {workers} were"), processes(workers, "cpu"):
+        pass
+
+
 def test_processes_give_what_this_one_gives() -> None:
     before = psutil.Process().children()
     with processes(2, "cpu") as run:
         assert figures(run(batches())) == figures(local("cpu")(batches()))
-        wrong = Batch((Training(CASE, "gcn", settings_of({"depth": 2})),))
-        with pytest.raises(ConfigError, match=r"^There is no setting depth here; there are [a-z_, ]*\.$"):
+        wrong = Batch((Training(CASE, "gcn", as_settings({"depth": 2})),))
+        with pytest.raises(ConfigError, match=r"^GCN has no setting depth; it has [a-z_, ]*\.$"):
             list(run([wrong]))
         assert figures(run(batches()[:1]))  # which harms nobody else
         workers = [
@@ -129,15 +138,15 @@ def test_a_cluster_gives_what_this_process_gives() -> None:
 
 @pytest.mark.usefixtures("two_workers")
 def test_an_error_in_a_worker_is_raised_here_as_it_was_there() -> None:
-    missing = Batch((Training(Case("cora", "/nowhere/flips.npz", 0.0, "random:0"), "gcn", FEW),))
+    missing = Batch((Training(NO_FILE, "gcn", FEW),))
     with pytest.raises(DataUnavailable) as here:
         list(local("cpu")([missing]))
     with pytest.raises(DataUnavailable) as there:
         list(on_ray("cpu")([missing]))
     assert str(there.value) == str(here.value)
     assert type(there.value) is DataUnavailable
-    wrong = Batch((Training(CASE, "gcn", settings_of({"depth": 2})),))
-    with pytest.raises(ConfigError, match=r"^There is no setting depth here; there are [a-z_, ]*\.$"):
+    wrong = Batch((Training(CASE, "gcn", as_settings({"depth": 2})),))
+    with pytest.raises(ConfigError, match=r"^GCN has no setting depth; it has [a-z_, ]*\.$"):
         list(on_ray("cpu")([wrong]))
 
 
@@ -146,8 +155,8 @@ def test_a_batch_that_kills_every_worker_ends_in_a_sentence(monkeypatch: pytest.
     def dies(batch: Batch, device: str, root: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(work, "run_batch", dies)
-    monkeypatch.setattr(work, "RETRIES", 1)
+    monkeypatch.setattr(executors, "run_batch", dies)
+    monkeypatch.setattr(executors, "RETRIES", 1)
     with pytest.raises(DataUnavailable, match=r"for gcn on cora, tried 2 times \(WorkerCrashedError\)"):
         list(on_ray("cpu")(batches()[:1]))
 

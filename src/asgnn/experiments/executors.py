@@ -19,20 +19,29 @@ from typing import Any
 import torch
 
 from asgnn.errors import ConfigError, DataUnavailable
-from asgnn.experiments.run import Graph, load_graph, train
-from asgnn.experiments.trainings import Case, Outcome, Training
+from asgnn.experiments.measure import Graph, load_graph, train
+from asgnn.experiments.values import Case, Outcome, Training
 from asgnn.graphs import Perturbation
+from asgnn.progress import Progress
 
 RETRIES = 5  # of a batch whose worker died; one that kills every worker must end, too
+MOST_WORKERS = 256
 PATIENCE = 10.0  # seconds for a cluster to answer
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Trainings on one graph that can be run side by side; with the flips, where the graph's name does not say them."""
+    """Trainings on one graph that can be run side by side.
+
+    Attributes:
+        trainings: which.
+        flips: those of an attack that was made; every other one is found by the case.
+        edge_aucs: whether "edge_auc" is measured, too.
+    """
 
     trainings: tuple[Training, ...]
     flips: Perturbation | None = None
+    edge_aucs: bool = False
 
     @cached_property
     def keys(self) -> set[str]:
@@ -40,13 +49,16 @@ class Batch:
 
 
 Executor = Callable[[Sequence[Batch]], Iterator[tuple[Batch, list[Outcome]]]]
-"""Runs batches and gives back each with what came of it, in whatever order they are done."""
+"""Runs batches and gives back each with its outcomes, in whatever order they are done."""
 
 
-def run_batch(batch: Batch, device: str, root: str | Path | None = None) -> list[Outcome]:
+def run_batch(
+    batch: Batch, device: str, root: str | Path | None = None, progress: Progress | None = None
+) -> list[Outcome]:
     case = batch.trainings[0].case
     graph = load_graph(case, root, batch.flips) if batch.flips is not None else _named_graph(case, root)
-    return [one.outcome for one in train(graph, batch.trainings, root=root, device=device)]
+    options = {"root": root, "device": device, "edge_aucs": batch.edge_aucs, "progress": progress}
+    return [one.outcome for one in train(graph, batch.trainings, **options)]  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4)
@@ -54,12 +66,17 @@ def _named_graph(case: Case, root: str | Path | None) -> Graph:
     return load_graph(case, root)
 
 
-def local(device: str, root: str | Path | None = None) -> Executor:
-    """An executor that runs one batch after the other in this process."""
+def local(device: str, root: str | Path | None = None, progress: Progress | None = None) -> Executor:
+    """An executor that runs one batch after the other in this process; ``progress`` counts the epochs of all."""
 
     def run(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
-        for batch in batches:
-            yield batch, run_batch(batch, device, root)
+        for done, batch in enumerate(batches):
+
+            def report(epoch: int, epochs: int, done: int = done) -> None:
+                if progress is not None:
+                    progress(done * epochs + epoch, len(batches) * epochs)
+
+            yield batch, run_batch(batch, device, root, report)
 
     return run
 
@@ -70,6 +87,8 @@ def processes(workers: int, device: str, root: str | Path | None = None) -> Iter
 
     They share its GPU, if that is the device: a batch of a search has too little work at a time to fill a large one.
     """
+    if not 1 <= workers <= MOST_WORKERS:
+        raise ConfigError(f"There can be 1 to {MOST_WORKERS} worker processes; {workers} were asked for.")
     others = multiprocessing.active_children()
     # a forked process could not use CUDA
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
@@ -81,8 +100,8 @@ def processes(workers: int, device: str, root: str | Path | None = None) -> Iter
                 yield waiting[done], done.result()
         except BrokenProcessPool as lost:
             raise DataUnavailable(
-                "One of the worker processes was killed, perhaps for want of memory; what was finished before is kept, "
-                "and the same command goes on. Fewer workers, or a smaller batch, need less."
+                "One of the worker processes was killed, perhaps for lack of memory; what was finished before is kept, "
+                "and the same command resumes. Fewer workers, or a smaller batch, need less."
             ) from lost
 
     try:
@@ -128,11 +147,11 @@ def cluster(address: str | None = None, workers: int | None = None) -> Iterator[
     except ImportError as cause:
         raise ConfigError('The ray executor needs Ray: pip install "asgnn[ray]".') from cause
     if address is not None:
-        _knock(address)
+        _check_address(address)
         settings: dict[str, Any] = {"address": address}
     else:
-        # Nobody is told that we were here; and workers take their share as this process would: by default they give way
-        # to everything else on the machine, and on a busy one they hardly move.
+        # No usage statistics; and workers have this process's priority: by default they give way to everything else on
+        # the machine, and on a busy one they hardly move.
         os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
         # what we send and get back is a few kilobytes a batch
         settings = {"address": "local", "num_cpus": workers, "object_store_memory": 2**27, "include_dashboard": False}
@@ -148,8 +167,8 @@ def cluster(address: str | None = None, workers: int | None = None) -> Iterator[
         ray.shutdown()
 
 
-def _knock(address: str) -> None:
-    """Whether anybody is there, at once: Ray itself tries for minutes."""
+def _check_address(address: str) -> None:
+    """Raises at once where nothing answers: Ray itself tries for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
         return  # a name such as "auto", which Ray looks up itself

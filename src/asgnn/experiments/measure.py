@@ -1,0 +1,152 @@
+"""From a case to what was measured on it: the graph is loaded, models are trained side by side, figures are taken."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from asgnn.errors import ConfigError, DataUnavailable, DivergedWarning
+from asgnn.experiments.machine import machine
+from asgnn.experiments.values import Case, Outcome, SplitName, Training, regular_file
+from asgnn.graphs import (
+    Perturbation,
+    Split,
+    labels_of,
+    load_dataset,
+    load_own,
+    load_poisoned,
+    prepare,
+    published_split,
+    random_split,
+)
+from asgnn.models import ASGNN
+from asgnn.models.foreign import as_model
+from asgnn.progress import Progress
+from asgnn.training import Fit, fit_many, recipe
+from asgnn.training.evaluate import edge_auc
+from asgnn.version import __version__
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A case's graph, loaded: what models are trained on, the clean one it comes from, and what lies between."""
+
+    data: Data
+    clean: Data
+    flips: Perturbation | None
+
+
+def load_graph(case: Case, root: str | Path | None = None, flips: Perturbation | None = None) -> Graph:
+    """The graph of a case; ``flips`` are those of a case with an attack that is made."""
+    clean = load_dataset(case.dataset, root)
+    flips = flips or _load_flips(case, root)
+    return Graph(clean if flips is None else flips.apply(clean), clean, flips)
+
+
+def _load_flips(case: Case, root: str | Path | None) -> Perturbation | None:
+    if not case.attacks:
+        return None
+    if len(case.attacks) > 1 or case.attacks[0].source == "made":
+        raise ConfigError(f"The flips of {case.label} must be made before the graph is loaded.")
+    (attack,) = case.attacks
+    if attack.source == "file":
+        path = regular_file(Path(attack.path))
+        found = Perturbation.load(path)
+        if hashlib.sha256(path.read_bytes()).hexdigest() != attack.sha256:
+            raise DataUnavailable(f"{path} no longer holds the flips that were asked for (sha256 {attack.sha256}).")
+        if found.meta.get("dataset", case.dataset) != case.dataset:
+            raise ConfigError(f"{path} holds flips for {found.meta['dataset']}, not for {case.dataset}.")
+        return found
+    amount = attack.amount or 1.0  # a targeted attack without flips is the clean graph with the targets known
+    if attack.source == "built-in":
+        found = load_own(case.dataset, attack.kind, amount)
+    else:
+        found = load_poisoned(case.dataset, attack.kind, amount, root)
+    return found if attack.amount else found.first(0)
+
+
+def find_split(name: SplitName, data: Data, dataset: str, root: str | Path | None = None) -> Split:
+    """The split of a name that says which trial's."""
+    if name.kind == "published":
+        return published_split(dataset, root)
+    if name.trial is None:
+        raise ConfigError("Each trial has its own random split: name one, as in random:0.")
+    return random_split(data, name.trial)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What was measured after a training, and the model itself."""
+
+    outcome: Outcome
+    fit: Fit
+
+
+def train(
+    graph: Graph,
+    trainings: Sequence[Training],
+    *,
+    root: str | Path | None = None,
+    device: str = "cpu",
+    edge_aucs: bool = False,
+    progress: Progress | None = None,
+) -> list[Trained]:
+    """Train what is to be trained on one graph, all that can be as one batch, and measure it.
+
+    The test labels are read here alone, after all training. ``edge_aucs`` adds the figure "edge_auc" for ASGNN on a
+    graph with added edges: how well its last structure tells those from given ones (1 is perfect, 0.5 is chance).
+    """
+    dataset = trainings[0].case.dataset
+    splits = {name: find_split(name, graph.data, dataset, root) for name in {one.case.split for one in trainings}}
+    trials = []
+    for one in trainings:
+        settings: dict[str, Any] = dict(one.settings)
+        trials.append(recipe(one.model, **settings).trial(graph.data, splits[one.case.split], one.seed))
+    also_on = [] if graph.flips is None else [graph.clean]
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergedWarning)  # it is a figure of the outcome
+        fits = fit_many(trials, graph.data, device=device, also_on=also_on, progress=progress)
+    each, where = (time.perf_counter() - began) / len(fits), machine(device)
+    out = []
+    for training, trial, fit in zip(trainings, trials, fits, strict=True):
+        scalars = as_model(trial.model).scalar_values()
+        figures = _figures(fit, graph) | (_edge_auc(fit, graph, device) if edge_aucs else {})
+        out.append(Trained(Outcome(training, figures, each, fit.batch, where, __version__, scalars), fit))
+    return out
+
+
+def _figures(fit: Fit, graph: Graph) -> dict[str, float]:
+    """See :class:`~asgnn.experiments.values.Outcome`."""
+    y, kept = labels_of(graph.data).cpu(), max(fit.best_epoch - 1, 0)
+    found = {"val": 100 * fit.val_accuracy, "val_loss": float(fit.history.val_loss[kept])}
+    found |= _on_nodes("test", fit.logits[0], y, fit.split.test)
+    if graph.flips is not None:
+        found |= _on_nodes("clean_test", fit.logits[1], y, fit.split.test)
+        if graph.flips.targets is not None:
+            found["target"] = _on_nodes("target", fit.logits[0], y, graph.flips.targets)["target"]
+    figures = {**{name: round(value, 4) for name, value in found.items()}, "best_epoch": fit.best_epoch}
+    return figures | ({"diverged": 1.0} if fit.diverged else {})
+
+
+def _on_nodes(name: str, logits: Tensor, y: Tensor, nodes: Tensor) -> dict[str, float]:
+    nodes = nodes.cpu()
+    loss = F.cross_entropy(logits[nodes].double(), y[nodes])
+    hits = (logits[nodes].argmax(-1) == y[nodes]).double()
+    return {name: 100 * float(hits.mean()), f"{name}_loss": float(loss)}
+
+
+def _edge_auc(fit: Fit, graph: Graph, device: str) -> dict[str, float]:
+    added = None if graph.flips is None else graph.flips.added(graph.clean)
+    if not isinstance(fit.model, ASGNN) or added is None or added.size(1) == 0:
+        return {}
+    return {"edge_auc": edge_auc(fit.model.structure(*prepare(graph.data, device)), added)}
