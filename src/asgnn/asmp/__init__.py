@@ -19,7 +19,7 @@ from asgnn.asmp.propagate import BACKENDS, Backend, Propagation, propagate
 from asgnn.asmp.theory import lipschitz_h, lipschitz_joint, lipschitz_s, max_eta
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency, Normalization
-from asgnn.graphs.features import check_finite, check_floats
+from asgnn.graphs.checks import check_finite, check_floats
 
 __all__ = [
     "BACKENDS",
@@ -85,4 +85,7 @@ def asmp(
         if not bool(torch.as_tensor(value).isfinite().all()):
             raise ConfigError(f"{name} is {value}; it must be finite.")
     adj = Adjacency.of(edge_index, x.size(-2), edge_weight)
-    return propagate(x, adj, params, scheme, layers=layers, backend=backend, weights=True, trace=trace)
+    found = propagate(x, adj, params, scheme, layers=layers, backend=backend, weights=True, trace=trace)
+    if not bool(found.h.isfinite().all()):
+        raise ConfigError("The propagation diverged: H is not finite; lower eta1 and eta2 or rescale x.")
+    return found

@@ -15,7 +15,7 @@ from asgnn.asmp.objective import Terms
 from asgnn.asmp.params import ASMPParams, Scheme
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
-from asgnn.graphs.features import check_floats
+from asgnn.graphs.checks import check_floats
 from asgnn.settings import MAX_LAYERS, check_choice, check_count
 
 Backend = Literal["auto", "dense", "edges", "gpu"]

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.attacks.draws import draw_absent
-from asgnn.attacks.rules import check_task, finish, first_allowed
+from asgnn.attacks.rules import check_rng, check_task, finish, first_allowed
 from asgnn.errors import GraphError
 from asgnn.graphs import Perturbation, labels_of
 
@@ -29,6 +29,7 @@ def dice(data: Data, budget: int, rng: torch.Generator, *, allow_isolated: bool 
     Time O((E + budget) log E), memory O(E).
     """
     edges = check_task(data, budget)
+    check_rng(rng)
     y = labels_of(data).cpu()
     removals = int((torch.rand(budget, generator=rng) < 0.5).sum())
     inside = edges[:, (y[edges[0]] == y[edges[1]]) & (y[edges[0]] >= 0)]

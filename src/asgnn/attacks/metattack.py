@@ -15,7 +15,7 @@ from asgnn.attacks.degrees import DegreeTest
 from asgnn.attacks.inner import InnerTraining
 from asgnn.attacks.linear import fit_linear, linear_logits
 from asgnn.attacks.meta_gradient import MetaGradient
-from asgnn.attacks.rules import check_labelled, check_task, finish
+from asgnn.attacks.rules import check_labelled, check_rng, check_task, finish
 from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation
 from asgnn.progress import Progress
@@ -80,6 +80,7 @@ def metattack(
     features; memory O(N²), a few matrices.
     """
     check_task(data, budget)
+    check_rng(rng)
     labelled = check_labelled(train, data)
     inner = inner or InnerTraining()
     check_choice("variant", variant, tuple(SHARE))

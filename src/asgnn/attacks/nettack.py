@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from asgnn.attacks.checkpoint import Checkpoint
 from asgnn.attacks.degrees import DegreeTest
 from asgnn.attacks.linear import fit_linear, linear_logits
-from asgnn.attacks.rules import check_labelled, check_task, degrees, finish
+from asgnn.attacks.rules import check_labelled, check_rng, check_task, degrees, finish
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import Perturbation, labels_of
 from asgnn.graphs.checks import node_numbers
@@ -87,6 +87,7 @@ def nettack(
     check_count("per_target", per_target)
     check_count("influencers", influencers)
     edges = check_task(data, per_target)
+    check_rng(rng)
     train = check_labelled(train, data)
     targets = _check_targets(targets, int(data.num_nodes))
     if features and not bool(((data.x == 0) | (data.x == 1)).all()):

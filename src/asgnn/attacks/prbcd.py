@@ -177,6 +177,7 @@ def grbcd(
 
 
 def _check_block(block_size: int, budget: int, problem: Problem) -> None:
+    check_count("block_size", block_size)
     # pairs are drawn with replacement, so a block of block_size = budget would have fewer distinct pairs
     if block_size < min(2 * budget, problem.pairs):
         raise ConfigError(

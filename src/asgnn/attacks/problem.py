@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import State
-from asgnn.attacks.rules import check_labelled, check_task
+from asgnn.attacks.rules import check_labelled, check_rng, check_task
 from asgnn.attacks.surrogate import SurrogateGCN, Victim, fit_surrogate
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import labels_of
@@ -169,8 +169,7 @@ def make_problem(
     train = check_labelled(train, data)
     n = int(data.num_nodes or 0)
     check_choice("loss", loss, tuple(LOSSES))
-    if not isinstance(rng, torch.Generator) or rng.device.type != "cpu":
-        raise ConfigError("rng must be a torch.Generator on the CPU, also for an attack on another device.")
+    check_rng(rng)
     if budget > n * (n - 1) // 2:
         raise GraphError(f"The budget is {budget} flips, but the graph has only {n * (n - 1) // 2} pairs of nodes.")
     if nodes is None:

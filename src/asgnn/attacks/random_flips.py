@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import Data
 
 from asgnn.attacks.draws import draw_absent
-from asgnn.attacks.rules import check_task, finish, first_allowed
+from asgnn.attacks.rules import check_rng, check_task, finish, first_allowed
 from asgnn.errors import GraphError
 from asgnn.graphs import Perturbation
 from asgnn.settings import check_choice
@@ -37,6 +37,7 @@ def random_flips(
     Time O((E + budget) log E), memory O(E).
     """
     edges = check_task(data, budget)
+    check_rng(rng)
     check_choice("kind", kind, get_args(Kind))
     n = int(data.num_nodes or 0)
     room = n * (n - 1) // 2 - edges.size(1)

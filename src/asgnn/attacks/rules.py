@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.errors import GraphError
+from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import Perturbation, labels_of, validate
 from asgnn.graphs.checks import node_numbers
 from asgnn.graphs.keys import contains, to_keys
@@ -24,6 +24,12 @@ def check_task(data: Data, budget: int) -> Tensor:
         raise GraphError("Attacks need an unweighted graph, but data has edge_weight; remove it.")
     edges = data.edge_index.cpu()
     return edges[:, edges[0] < edges[1]]
+
+
+def check_rng(rng: torch.Generator) -> None:
+    """Raises unless ``rng`` is a CPU generator."""
+    if not isinstance(rng, torch.Generator) or rng.device.type != "cpu":
+        raise ConfigError("rng must be a torch.Generator on the CPU, also for an attack on another device.")
 
 
 def check_labelled(train: Tensor, data: Data) -> Tensor:

@@ -58,6 +58,8 @@ def purify(
     validate(data, need_labels=False)
     if (model is not None) != (how == "asgnn"):
         raise ConfigError('how="asgnn" needs a trained model, and no other method takes one.')
+    if not isinstance(weighted, bool | None):
+        raise ConfigError(f"weighted must be True, False or None; it is {weighted!r}.")
     threshold = DEFAULTS[how][0] if threshold is None else threshold
     weighted = DEFAULTS[how][1] if weighted is None else weighted
     check_number("threshold", threshold, 0, 1)
