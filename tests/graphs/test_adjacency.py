@@ -157,8 +157,8 @@ def test_a_prepared_adjacency_passes_through_and_is_not_changed() -> None:
 
 
 BAD = {
-    "other size": ("made for 30 nodes and the features have 31", 31, None),
-    "weights twice": ("carries its own weights", 30, torch.ones(58)),
+    "other size": ("has 30 nodes, but x has 31 rows", 31, None),
+    "weights twice": ("already has weights", 30, torch.ones(58)),
 }
 
 

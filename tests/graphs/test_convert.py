@@ -107,46 +107,46 @@ def test_missing_labels_are_kept_as_minus_one(y):
 
 BAD = {
     "ragged x": (([[1.0, 2.0], [3.0]], []), "x is ragged"),
-    "text x": ((["a", "b"], []), "x holds <U1 values"),
-    "no x": ((None, []), "no x"),
-    "flat x": (([1.0, 2.0], []), "two dimensions"),
+    "text x": ((["a", "b"], []), "x contains <U1 values"),
+    "no x": ((None, []), "x is missing"),
+    "flat x": (([1.0, 2.0], []), r"shape \(N, F\)"),
     "NaN": (([[1.0], [float("nan")]], []), r"x\[1, 0\] is nan"),
-    "complex x": ((X + 1j, []), "x holds complex128"),
+    "complex x": ((X + 1j, []), "x contains complex128"),
     "complex tensor x": ((torch.ones(4, 2, dtype=torch.complex64), []), "x has dtype complex64"),
     "half x": ((torch.ones(4, 2).half(), []), "x has dtype float16"),
-    "too large for float32": ((np.full((4, 2), -1e300), []), "x holds -1e.300, which is too large for float32"),
+    "too large for float32": ((np.full((4, 2), -1e300), []), "x contains -1e.300, which is too large for float32"),
     "masked x": ((np.ma.masked_less(X, 1), []), "x is a masked array"),
-    "digits as text": ((X.astype(str), []), "x holds <U32 values"),
-    "dates": ((X.astype("datetime64[s]"), []), "x holds datetime64"),
-    "objects": ((X.astype(object), []), "x is ragged or holds something other"),
-    "complex edges": ((X, np.array([[0, 1j]])), "edges holds complex128"),
-    "complex tensor edges": ((X, torch.tensor([[0, 1j]])), "edges holds complex64"),
-    "bfloat16 edges": ((X, torch.ones(1, 2).bfloat16()), "edges holds bfloat16"),
-    "bool edges": ((X, [(True, False)]), "node numbers must be integers"),
+    "digits as text": ((X.astype(str), []), "x contains <U32 values"),
+    "dates": ((X.astype("datetime64[s]"), []), "x contains datetime64"),
+    "objects": ((X.astype(object), []), "x is ragged or contains something other"),
+    "complex edges": ((X, np.array([[0, 1j]])), "edges contains complex128"),
+    "complex tensor edges": ((X, torch.tensor([[0, 1j]])), "edges contains complex64"),
+    "bfloat16 edges": ((X, torch.ones(1, 2).bfloat16()), "edges contains bfloat16"),
+    "bool edges": ((X, [(True, False)]), "node indices must be integers"),
     "bool among edges": ((X, [(0, 1), (2, True)]), r"Edge number 1 is \(2, True\)"),
-    "edges as digits": ((X, [("0", "1")]), "edges holds <U1"),
-    "NaN edges": ((X, np.array([[0, np.nan]])), "edges holds float64"),
+    "edges as digits": ((X, [("0", "1")]), "edges contains <U1"),
+    "NaN edges": ((X, np.array([[0, np.nan]])), "edges contains float64"),
     "masked edges": ((X, np.ma.masked_equal(np.array([[0, 1]]), 1)), "edges is a masked array"),
-    "sparse edges": ((X, sp.eye_array(4)), "edges must be pairs of node numbers, and is a dia_array"),
+    "sparse edges": ((X, sp.eye_array(4)), "edges must be pairs of node indices; it is a dia_array"),
     "dict in edges": ((X, [{0: 1, 1: 2}]), "not a pair"),
-    "huge edges": ((X, [(0, 10**30)]), "edges is ragged or holds something other"),
+    "huge edges": ((X, [(0, 10**30)]), "edges is ragged or contains something other"),
     "ragged edges": ((X, [(0, 1), (1, 2, 3)]), r"Edge number 1 is \(1, 2, 3\), not a pair"),
     "text edges": ((X, ["01", "12"]), "Edge number 0 is '01'"),
-    "names": ((X, [("a", "b")]), "node numbers must be integers"),
-    "float edges": ((X, [(0.0, 1.0)]), "edges holds float64"),
-    "one number": ((X, 3), "edges must be pairs of node numbers, and is a int"),
-    "edge_index": ((X, EDGES), r"shape \(E, 2\).*\(2, 4\); give its transpose"),
+    "names": ((X, [("a", "b")]), "node indices must be integers"),
+    "float edges": ((X, [(0.0, 1.0)]), "edges contains float64"),
+    "one number": ((X, 3), "edges must be pairs of node indices; it is a int"),
+    "edge_index": ((X, EDGES), r"shape \(E, 2\).*\(2, 4\), so pass its transpose"),
     "outside": ((X, [(0, 1), (0, 4)]), "Edge number 1 is 0–4.*0 to 3"),
     "negative": ((X, [(0, 1), (-2, 1)]), "Edge number 1 is -2–1"),
     "wrapping": ((X, np.array([[0, 2**64 - 1]], dtype=np.uint64)), "Edge number 0 is 0–18446744073709551615"),
     "y between classes": ((X, [], [0.0, 1.5, 1.0, 0.0]), r"y\[1\] is 1.5"),
     "tensor y between classes": ((X, [], torch.tensor([0, 0.5, 0, 1])), r"y\[1\] is 0.5"),
     "y below -1": ((X, [], [0, 1, -2, 0]), r"y\[2\] is -2"),
-    "y complex": ((X, [], [0, 1j, 1, 0]), "y holds complex128"),
-    "y bool": ((X, [], [True, False, True, True]), "y holds bool"),
-    "y text and None": ((X, [], ["a", None, "b", "a"]), "y holds <U"),
+    "y complex": ((X, [], [0, 1j, 1, 0]), "y contains complex128"),
+    "y bool": ((X, [], [True, False, True, True]), "y contains bool"),
+    "y text and None": ((X, [], ["a", None, "b", "a"]), "y contains <U"),
     "y wraps": ((X, [], np.array([0, 1, 2**64 - 1, 1], np.uint64)), r"y\[2\] is 18446744073709551615"),
-    "text y": ((X, [], ["a"] * 4), "y holds <U1"),
+    "text y": ((X, [], ["a"] * 4), "y contains <U1"),
     "short y": ((X, [], [0, 1]), r"y must have shape \(4,\)"),
     "ragged y": ((X, [], [[0], [1, 2]]), "y is ragged"),
 }
@@ -209,15 +209,15 @@ def test_from_scipy_counts_non_zero_sums_as_edges():
 
 
 BAD_ADJ = {
-    "not square": (sp.csr_array((2, 3)), r"adj must be square, and has shape \(2, 3\)"),
-    "other size": (sp.csr_array((5, 5)), r"adj is for 5 nodes, but x has shape \(4, 2\)"),
+    "not square": (sp.csr_array((2, 3)), r"adj must be square; its shape is \(2, 3\)"),
+    "other size": (sp.csr_array((5, 5)), r"adj has 5 nodes, but x has shape \(4, 2\)"),
     "NaN": (sp.csr_array(np.diag([float("nan")] * 4)), r"adj\[0, 0\] is nan"),
-    "text": ("abc", "adj must be a matrix of real numbers, and is a str"),
-    "complex": (sp.csr_array(np.eye(4) * 1j), "adj must be a matrix of real numbers, and is a csr_array of complex128"),
-    "flat": (np.ones(4), r"adj must be square, and has shape \(4,\)"),
+    "text": ("abc", "adj must be a matrix of real numbers; it is a str"),
+    "complex": (sp.csr_array(np.eye(4) * 1j), "adj must be a matrix of real numbers; it is a csr_array of complex128"),
+    "flat": (np.ones(4), r"adj must be square; its shape is \(4,\)"),
     "masked": (np.ma.masked_equal(np.eye(4), 1), "adj is a masked array"),
-    "objects": (np.eye(4).astype(object), "adj is ragged or holds something other than numbers"),
-    "sparse tensor": (torch.eye(4).to_sparse(), "adj is a Tensor that NumPy cannot read"),
+    "objects": (np.eye(4).astype(object), "adj is ragged or contains something other than numbers"),
+    "sparse tensor": (torch.eye(4).to_sparse(), "adj is a Tensor, which NumPy cannot read"),
 }
 
 
@@ -238,7 +238,7 @@ def test_from_networkx(kind):
 def test_from_networkx_refuses(monkeypatch):
     with pytest.raises(GraphError, match=r"graph has 3 nodes, but x has shape \(4, 2\)"):
         from_networkx(nx.path_graph(3), X)
-    with pytest.raises(GraphError, match=r"must be a networkx\.Graph, and is a list"):
+    with pytest.raises(GraphError, match=r"must be a networkx\.Graph; it is a list"):
         from_networkx([(0, 1)], X)
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(ConfigError, match=r"needs networkx.*pip install networkx"):

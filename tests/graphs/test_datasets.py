@@ -110,7 +110,7 @@ def test_hyphens_are_underscores():
 
 @pytest.mark.parametrize(("name", "nearest"), [("citesear", "citeseer"), ("chameleon", "chameleon_filtered")])
 def test_unknown_name_lists_the_names_and_the_nearest(name, nearest):
-    with pytest.raises(ConfigError, match=f"no dataset '{name}' \\(nearest: {nearest}\\)") as caught:
+    with pytest.raises(ConfigError, match=f"no dataset '{name}' \\(did you mean {nearest}\\?\\)") as caught:
         load_dataset(name)
     assert all(known in str(caught.value) for known in DATASETS)
     with pytest.raises(ConfigError, match="no dataset None"):

@@ -130,12 +130,12 @@ def test_prepared_features_pass_through() -> None:
     assert (features.num_nodes, features.num_features) == (200, 3)
 
 
-SHAPE, FINITE = r"float32 or float64, of shape \(N, F\)", "NaN or an infinite number"
+DTYPE, SHAPE, FINITE = "float32 or float64", r"shape \(N, F\)", "(is|contains) (nan|inf): every feature must be finite"
 BAD = {
-    "integers": (torch.ones(2, 2, dtype=torch.int64), SHAPE),
-    "float16": (torch.ones(2, 2, dtype=torch.float16), SHAPE),
-    "bfloat16": (torch.ones(2, 2, dtype=torch.bfloat16), SHAPE),
-    "complex": (torch.ones(2, 2, dtype=torch.complex64), SHAPE),
+    "integers": (torch.ones(2, 2, dtype=torch.int64), DTYPE),
+    "float16": (torch.ones(2, 2, dtype=torch.float16), DTYPE),
+    "bfloat16": (torch.ones(2, 2, dtype=torch.bfloat16), DTYPE),
+    "complex": (torch.ones(2, 2, dtype=torch.complex64), DTYPE),
     "flat": (torch.ones(3), SHAPE),
     "cube": (torch.ones(2, 2, 2), SHAPE),
     "NaN, dense": (torch.full((2, 2), torch.nan), FINITE),
@@ -153,7 +153,7 @@ def test_bad_input_gets_a_sentence(case: str) -> None:
 
 
 UNFIT = {
-    "other features": (r"built for 40 features, and x has 47\.", torch.ones(1, 40, 2, dtype=F64)),
+    "other features": (r"built for 40 features, but x has 47\.", torch.ones(1, 40, 2, dtype=F64)),
     "other dtype": (r"x is float64 and the model float32; convert one of them\.", torch.ones(1, 47, 2)),
 }
 

@@ -63,13 +63,13 @@ def test_metattack_on_the_built_in_graph_joins_classes() -> None:
 
 
 BAD = {
-    "graph": (("citeseer", "metattack", 0.1), "no metattack flips of citeseer of its own, only of cora and acm"),
-    "attack": (("cora", "dice", 0.1), "no dice flips of cora"),
-    "too much": (("cora", "metattack", 0.3), "up to a rate of 0.25; 0.3 was asked for"),
-    "nothing": (("cora", "metattack", 0.0), "up to a rate of 0.25"),
-    "NaN": (("cora", "metattack", float("nan")), "up to a rate of 0.25"),
-    "half a flip": (("acm", "nettack", 1.5), "1, 2, 3, 4 or 5 flips a target; 1.5 was asked for"),
-    "text": (("acm", "nettack", "2"), "must be a number"),
+    "graph": (("citeseer", "metattack", 0.1), "not include metattack flips of citeseer, only of cora and acm"),
+    "attack": (("cora", "dice", 0.1), "not include dice flips of cora; create some"),
+    "too much": (("cora", "metattack", 0.3), r"rate must be a number in \(0, 0.25\]; it is 0.3"),
+    "nothing": (("cora", "metattack", 0.0), r"rate must be a number in \(0, 0.25\]"),
+    "NaN": (("cora", "metattack", float("nan")), r"rate must be a number in \(0, 0.25\]"),
+    "half a flip": (("acm", "nettack", 1.5), "1, 2, 3, 4 or 5 flips per target; it is 1.5"),
+    "text": (("acm", "nettack", "2"), "it is '2'"),
 }
 
 

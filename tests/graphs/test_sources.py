@@ -126,7 +126,7 @@ def test_a_damaged_cached_file_is_fetched_again(tmp_path, server, damaged):
 
 def test_a_damaged_cached_file_is_named_if_there_is_no_other(tmp_path):
     cached = place(tmp_path / "cache", b"damaged")
-    with pytest.raises(DataUnavailable, match=f"the file now at {cached} has sha256"):
+    with pytest.raises(DataUnavailable, match=f"the file at {cached} has SHA-256"):
         fetch(SOURCE)
 
 
@@ -134,7 +134,7 @@ def test_a_tampered_mirror_file_is_an_error(tmp_path, monkeypatch, server):
     mirrored = place(tmp_path / "mirror", b"tampered")
     monkeypatch.setenv("ASGNN_MIRROR", str(tmp_path / "mirror"))
     found = hashlib.sha256(b"tampered").hexdigest()
-    with pytest.raises(DataCorrupt, match=f"{mirrored} has sha256 {found} instead of {SOURCE.sha256}"):
+    with pytest.raises(DataCorrupt, match=f"{mirrored} has SHA-256 {found} instead of {SOURCE.sha256}"):
         fetch(SOURCE)
     assert not server.requests
 
@@ -154,7 +154,7 @@ def test_without_network_one_sentence_names_both_remedies_at_once(tmp_path, monk
         "data/graph.npz of someone/graphs",
         SOURCE.url,
         "Name or service not known",
-        "set ASGNN_MIRROR to a folder that holds someone/graphs/data/graph.npz",
+        "set ASGNN_MIRROR to a folder that contains someone/graphs/data/graph.npz",
         f"put the file at {SOURCE.within(tmp_path / 'cache')}",
     ):
         assert words in sentence
@@ -237,7 +237,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch, server, step
         fetch(SOURCE)
     assert files_under(tmp_path) == []
     if expected is DataUnavailable:
-        assert "No space left on device; free some space there or set ASGNN_CACHE" in str(caught.value)
+        assert "No space left on device; free some space or set ASGNN_CACHE" in str(caught.value)
 
 
 def test_a_cache_that_cannot_be_made(tmp_path, monkeypatch, server):
@@ -256,7 +256,7 @@ def test_a_cached_path_that_is_a_folder(tmp_path):
 
 def test_a_download_with_the_wrong_hash_is_not_kept(tmp_path, server):
     server.answers += [Answer(b"something else") for _ in range(3)]
-    with pytest.raises(DataCorrupt, match=f"has sha256 .* instead of {SOURCE.sha256}; nothing was kept"):
+    with pytest.raises(DataCorrupt, match=f"has SHA-256 .* instead of {SOURCE.sha256} and was discarded"):
         fetch(SOURCE)
     assert files_under(tmp_path) == []
 
@@ -270,7 +270,7 @@ def test_a_download_without_end_is_stopped(tmp_path, monkeypatch, server):
             return bytes(size)
 
     server.answers += [Endless(b"") for _ in range(3)]
-    with pytest.raises(DataCorrupt, match=r"has sha256 .* nothing was kept"):
+    with pytest.raises(DataCorrupt, match=r"has SHA-256 .* was discarded"):
         fetch(SOURCE)
     assert files_under(tmp_path) == []
 
@@ -281,7 +281,7 @@ def test_what_has_no_end_is_not_read(tmp_path, place):
     if place == "pipe":
         os.mkfifo(path)
     for read in (module.hash_of, lambda path: read_npz(path, ["a"])):
-        with pytest.raises(DataUnavailable, match="is a device or a pipe and not a file"):
+        with pytest.raises(DataUnavailable, match="is a device or a pipe, not a file"):
             read(path)
 
 
@@ -291,7 +291,7 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
     link.symlink_to(pipe)
     folder.mkdir()
     for path in (pipe, link, folder):
-        with pytest.raises(DataUnavailable, match="could not be written: it is there and not a file"):
+        with pytest.raises(DataUnavailable, match="could not be written: it exists and is not a file"):
             module.write_file(path, b"content")
     assert pipe.is_fifo()
     assert link.is_symlink()
@@ -351,7 +351,7 @@ def test_pickled_objects_are_never_loaded(tmp_path):
         read_npz(path, ["trap"])
     bare = tmp_path / "b.npz"
     bare.write_bytes(pickle.dumps(Trap()))
-    with pytest.raises(DataCorrupt, match="no zip archive"):
+    with pytest.raises(DataCorrupt, match="not a zip archive"):
         read_npz(bare, ["trap"])
 
 
@@ -411,7 +411,7 @@ def test_any_cut_and_any_changed_byte_is_a_sentence(tmp_path):
 
 def test_missing_array_and_missing_file(tmp_path):
     path = npz(tmp_path / "a.npz", a=np.ones(1))
-    with pytest.raises(DataCorrupt, match=r"a\.npz holds no b\."):
+    with pytest.raises(DataCorrupt, match=r"a\.npz does not contain b\."):
         read_npz(path, ["a", "b"])
     with pytest.raises(DataUnavailable, match=r"no file .*c\.npz"):
         read_npz(tmp_path / "c.npz", ["a"])

@@ -282,22 +282,22 @@ NAN_X = graph(torch.float32).x.clone()
 NAN_X[3, 5] = torch.nan
 BAD_DATA = {
     "not a graph": ("must be a torch_geometric", lambda: None),
-    "no masks": ("has no train_mask", lambda: graph(torch.float32)),
-    "one mask missing": ("has no val_mask", lambda: changed(val_mask=None)),
-    "several splits": ("has 3 splits", lambda: changed(**masks(3))),
+    "no masks": ("train_mask is missing", lambda: graph(torch.float32)),
+    "one mask missing": ("val_mask is missing", lambda: changed(val_mask=None)),
+    "several splits": ("hold 3 splits", lambda: changed(**masks(3))),
     "empty split": ("val_mask selects no node", lambda: changed(val_mask=torch.zeros(NODES, dtype=torch.bool))),
     "overlapping masks": ("Node 0 is in both", lambda: changed(val_mask=NODE < 4, train_mask=NODE < 2)),
     "masks of numbers": ("a mask must be bool", lambda: changed(val_mask=torch.ones(NODES))),
     "one class": ("at least two classes", lambda: changed(y=torch.ones(NODES, dtype=torch.int64))),
-    "no labels": ("The graph has no y", lambda: changed(y=None)),
+    "no labels": ("y is missing", lambda: changed(y=None)),
     "NaN": (r"x\[3, 5\] is nan", lambda: changed(x=NAN_X)),
-    "integer features": ("must be floats", lambda: changed(x=torch.ones(NODES, WORDS, dtype=torch.int64))),
+    "integer features": ("must be float32 or float64", lambda: changed(x=torch.ones(NODES, WORDS, dtype=torch.int64))),
     "directed": ("without its reverse", lambda: changed(edge_index=torch.tensor([[0, 1], [1, 2]]))),
     "weights": (
         r"edge_weight must have shape",
         lambda: changed(edge_weight=torch.ones(3)),
     ),
-    "other features": ("built for 90 features, and x has 7", lambda: changed(x=torch.ones(NODES, 7))),
+    "other features": ("built for 90 features, but x has 7", lambda: changed(x=torch.ones(NODES, 7))),
     "other dtype": ("x is float64 and the model float32", lambda: changed(x=torch.ones(NODES, WORDS, dtype=F64))),
     "more classes": (
         "model has 3 classes, but a training or validation node has label 5",
@@ -338,10 +338,10 @@ def split_with(part: str, value: Tensor) -> Split:
 
 
 BAD_SPLITS = {
-    "empty": ("test part of the split is empty", split_with("test", torch.empty(0, dtype=torch.int64))),
+    "empty": (r"split\.test is empty", split_with("test", torch.empty(0, dtype=torch.int64))),
     "outside": ("nodes are numbered 0 to 47", split_with("train", torch.tensor([0, 48]))),
     "twice": ("more than once", split_with("train", SPLIT.train[[0, 0]])),
-    "overlap": ("in both the train and the val part", split_with("val", SPLIT.train)),
+    "overlap": (r"in both split\.train and split\.val", split_with("val", SPLIT.train)),
     "masks": ("one-dimensional int64", split_with("val", torch.ones(NODES, dtype=torch.bool))),
 }
 

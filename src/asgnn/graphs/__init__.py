@@ -1,4 +1,4 @@
-"""Graphs: what a graph is here, where it comes from, and what may be wrong with it."""
+"""Graphs: datasets, splits, edge flips, conversion and checks."""
 
 from asgnn.graphs.checks import check_split, describe, labels_of, num_classes, validate
 from asgnn.graphs.convert import (

@@ -1,4 +1,4 @@
-"""The one adjacency form used inside: sorted rows, both directions, self-loops of weight 1."""
+"""The internal form of the adjacency matrix: CSR, symmetric pattern, self-loops of weight 1."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Normalization = Literal["rw", "sym"]
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    r"""The given matrix :math:`A` with self-loops, in row order, and the permutation that transposes it.
+    r"""The adjacency matrix :math:`A` with self-loops in CSR form, and the permutation that transposes it.
 
-    Made once, by :meth:`of`, where a graph enters; everything below works on it. Its pattern is symmetric
-    (its weights need not be), so the transpose of a matrix on this pattern is a permutation of its values.
+    :meth:`of` builds it once per graph; all models use it. Its pattern is symmetric (its weights need not be), so the
+    transpose of a matrix with this pattern is a permutation of its values.
 
     Memory O(E).
     """
@@ -40,45 +40,43 @@ class Adjacency:
     loops: Tensor
     """(E,) bool: the entries (i, i)."""
     weight: Tensor
-    """(E,) the given weights, 1 on the self-loops; default dtype when none were given."""
+    """(E,) the edge weights, 1 on the self-loops; torch's default dtype if there were none."""
     symmetric: bool
-    """Whether the weights, too, are symmetric."""
+    """Whether the weights are symmetric."""
     _blocks: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, edge_index: Tensor | Adjacency, num_nodes: int, edge_weight: Tensor | None = None) -> Adjacency:
-        """Convert PyG's pair of rows; given self-loops are replaced by loops of weight 1.
+        """Converts PyG's ``edge_index``; self-loops in it are replaced by self-loops of weight 1.
 
-        A given ``edge_weight`` may require a gradient, and everything that is computed on the result has it. The
-        same ``edge_index`` is checked and sorted once, see :func:`pattern_of`.
-
-        Time O(E log E) the first time, then O(E).
+        ``edge_weight`` may require a gradient; the result is differentiable in it. The same ``edge_index`` is checked
+        and sorted only once, see :func:`pattern_of`. Time O(E log E) the first time, then O(E).
         """
         if isinstance(edge_index, Adjacency):
             if edge_weight is not None:
-                raise GraphError("An Adjacency carries its own weights; pass edge_weight to Adjacency.of instead.")
+                raise GraphError("An Adjacency already has weights; pass edge_weight to Adjacency.of instead.")
             if edge_index.num_nodes != num_nodes:
-                raise GraphError(
-                    f"The adjacency was made for {edge_index.num_nodes} nodes and the features have {num_nodes} rows."
-                )
+                raise GraphError(f"The adjacency has {edge_index.num_nodes} nodes, but x has {num_nodes} rows.")
             return edge_index
         pattern, place = pattern_of(edge_index, num_nodes)
         if edge_weight is None:
             return pattern
         check_weights(edge_weight, edge_index.size(1))
         if edge_weight.device != edge_index.device:
-            raise GraphError(f"edge_index is on {edge_index.device} and edge_weight on {edge_weight.device}.")
+            raise GraphError(
+                f"edge_index is on {edge_index.device} and edge_weight on {edge_weight.device}; move one of them."
+            )
         weight = torch.cat([edge_weight, edge_weight.new_ones(1)]).index_select(0, place)
         return replace(pattern, weight=weight, symmetric=torch.equal(weight, weight[pattern.reverse]))
 
     @property
     def edge_index(self) -> Tensor:
-        """(2, E) the entries in PyG's form, self-loops included."""
+        """(2, E) in PyG's form, self-loops included."""
         return torch.stack([self.row, self.col])
 
     @property
     def needs_gradient(self) -> bool:
-        """Whether a derivative in the weights is wanted."""
+        """Whether the weights require a gradient and gradients are enabled."""
         return self.weight.requires_grad and torch.is_grad_enabled()
 
     def to(self, device: torch.device | str) -> Adjacency:
@@ -88,7 +86,7 @@ class Adjacency:
         return replace(self, _blocks={}, **{name: getattr(self, name).to(device) for name in names})
 
     def blocks(self, count: int) -> tuple[Tensor, Tensor]:
-        """(crow, col) of the block-diagonal matrix that holds this pattern ``count`` times; the last one is kept."""
+        """Returns (crow, col) of the block-diagonal matrix of ``count`` copies of this pattern; caches the last one."""
         found = self._blocks.get(count)
         if found is None:
             shift = torch.arange(count, device=self.row.device).unsqueeze(1)
@@ -96,14 +94,14 @@ class Adjacency:
             end = self.crow.new_full((1,), count * self.row.numel())
             found = torch.cat([first, end]), (self.col + shift * self.num_nodes).view(-1)
             if count * self.row.numel() < 2**31:
-                # what the CPU's sparse product takes: given int64, it would convert them on every call
+                # The CPU's sparse product would convert int64 indices on every call.
                 found = found[0].int(), found[1].int()
             self._blocks.clear()
             self._blocks[count] = found
         return found
 
     def row_sum(self, values: Tensor) -> Tensor:
-        """Σ over the entries of each row: (E, …) → (N, …), differentiable to any order, deterministic.
+        """Returns the sum over each row: (E, …) → (N, …), differentiable to any order, deterministic.
 
         Time and memory O(size of values).
         """
@@ -111,25 +109,24 @@ class Adjacency:
         return total
 
     def at_row(self, values: Tensor) -> Tensor:
-        """The value of node i at every entry (i, j): (N, …) → (E, …); its derivative is :meth:`row_sum`."""
+        """Returns the value of node i for every entry (i, j): (N, …) → (E, …); its derivative is :meth:`row_sum`."""
         out: Tensor = _At.apply(values, self, False)
         return out
 
     def at_col(self, values: Tensor) -> Tensor:
-        """The value of node j at every entry (i, j)."""
+        """Returns the value of node j for every entry (i, j): (N, …) → (E, …)."""
         out: Tensor = _At.apply(values, self, True)
         return out
 
     def transpose(self, values: Tensor) -> Tensor:
-        """The values of the transposed matrix: (E, …) → (E, …)."""
+        """Returns the values of the transposed matrix: (E, …) → (E, …)."""
         out: Tensor = _Transpose.apply(values, self)
         return out
 
     def matmul(self, weight: Tensor, h: Tensor) -> Tensor:
-        """One sparse matrix with the values ``weight`` (E,), times ``h`` (…, N, C); differentiable to any order.
+        """Returns the sparse matrix with values ``weight`` (E,) times ``h`` (…, N, C), differentiable to any order.
 
-        The matrix is shared by all leading dimensions: one product with all their columns side by side.
-        Time O(E · columns).
+        All leading dimensions share the matrix, so this is one product with all their columns. Time O(E · columns).
         """
         lead, channels = h.shape[:-2], h.size(-1)
         flat = h.reshape(-1, self.num_nodes, channels).permute(1, 0, 2).reshape(self.num_nodes, -1)
@@ -137,16 +134,16 @@ class Adjacency:
         return out.view(self.num_nodes, -1, channels).permute(1, 0, 2).reshape(*lead, self.num_nodes, channels)
 
     def inverse_root_degree(self, dtype: torch.dtype, weight: Tensor | None = None) -> Tensor:
-        """D^(−1/2): (N,), or (N, T) for weights (E, T)."""
+        """Returns D^(−1/2): (N,), or (N, T) for weights (E, T)."""
         return self.row_sum(self.weight.to(dtype) if weight is None else weight).rsqrt()
 
     def normalized(self, kind: Normalization, dtype: torch.dtype, weight: Tensor | None = None) -> Tensor:
-        """The values of D^(−1/2) A D^(−1/2) ("sym") or D^(−1) A ("rw"), differentiable to any order.
+        """Returns the values of D^(−1/2) A D^(−1/2) ("sym") or D^(−1) A ("rw"), differentiable to any order.
 
         Args:
             kind: "sym" or "rw".
-            dtype: of the result.
-            weight: (E,) or (E, T) in place of the given weights; every row must have a sum above 0.
+            dtype: The dtype of the result.
+            weight: (E,) or (E, T), used instead of the edge weights; every row sum must be positive.
         """
         weight = self.weight.to(dtype) if weight is None else weight
         if kind == "rw":
@@ -155,20 +152,20 @@ class Adjacency:
         return weight * self.at_row(root) * self.at_col(root)
 
 
-# edge_index → the copy that was checked, the unweighted adjacency, and the given weight that each entry has
+# edge_index → its checked copy, the unweighted adjacency, and the column of edge_index of each entry
 _PATTERNS = WeakTensorKeyDictionary()
 
 
 def pattern_of(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor]:
-    """The unweighted adjacency of an ``edge_index``, checked and sorted once for as long as the tensor lives.
+    """Returns the unweighted adjacency of ``edge_index``, cached as long as the tensor lives.
 
-    What is kept is found by the tensor's identity and compared with its contents, so a tensor that was changed in
-    place, through torch or through the NumPy array that it shares its memory with, is checked and sorted again.
+    The cache is keyed by the tensor's identity and compares the contents, so a tensor that was changed in place,
+    through torch or through a NumPy array that shares its memory, is checked and sorted again.
     Raises :class:`~asgnn.errors.GraphError` as :func:`~asgnn.graphs.checks.check_edges` does; self-loops are allowed.
 
     Returns:
-        The adjacency with all weights 1, and (entries,) int64: the column of ``edge_index`` that each entry was given
-        by, E for the self-loops, which are never taken from there.
+        The adjacency with all weights 1, and (entries,) int64: the column of ``edge_index`` of each entry, or E for
+        the self-loops, whose weight is never read from ``edge_weight``.
 
     Time O(E log E) the first time, then O(E); memory O(E).
     """
@@ -180,14 +177,14 @@ def pattern_of(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor]:
         return pattern, place
     made = _sorted(edge_index, num_nodes)
     if made is None:
-        check_edges(edge_index, num_nodes, allow_loops=True)  # says what is wrong
+        check_edges(edge_index, num_nodes, allow_loops=True)  # raises with the reason
         raise AssertionError("check_edges accepts what cannot be sorted into a symmetric pattern")
     _PATTERNS[edge_index] = (copy if copy is not None else mark_checked(edge_index, num_nodes), *made)
     return made
 
 
 def _sorted(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor] | None:
-    """``None`` where ``edge_index`` is no list of undirected edges: one sort both orders the edges and checks them."""
+    """Sorts and checks the edges with one sort; returns ``None`` if they are not undirected edges."""
     if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided or edge_index.dtype != torch.int64:
         return None
     if edge_index.dim() != 2 or edge_index.size(0) != 2 or bool(((edge_index < 0) | (edge_index >= num_nodes)).any()):
@@ -224,7 +221,7 @@ class _RowSum(torch.autograd.Function):
 
 
 class _At(torch.autograd.Function):
-    """Written out because the derivative that torch has for a gather adds with atomics on a GPU, in any order."""
+    """A gather with a deterministic derivative: torch's own uses atomic additions on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, adj: Adjacency, col: bool) -> Tensor:
@@ -237,7 +234,7 @@ class _At(torch.autograd.Function):
 
 
 class _Transpose(torch.autograd.Function):
-    """A permutation that is its own inverse, so it is its own derivative."""
+    """A permutation that is its own inverse and therefore its own derivative."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, adj: Adjacency) -> Tensor:

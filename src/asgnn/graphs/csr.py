@@ -1,4 +1,4 @@
-"""The sparse product that everything here is made of: rows of a CSR matrix times a dense one."""
+"""Deterministic sparse products: a CSR matrix times a dense matrix, and segment sums."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from asgnn.kernels import load
 def csr_matmul(
     crow: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int], dense: Tensor, out: Tensor | None = None
 ) -> Tensor:
-    """(rows, cols) sparse times (cols, C) dense, no gradient; time O(nnz C); the same bits every time.
+    """Returns (rows, cols) sparse times (cols, C) dense, without gradient, bitwise reproducible; time O(nnz C).
 
-    The pattern is trusted: it is made by :class:`Adjacency` and :class:`Features`, which check what they take.
-    ``out`` saves a large result the making of fresh memory, which on a CPU can cost more than the product.
+    The pattern is not checked: :class:`Adjacency` and :class:`Features`, which build it, check their inputs.
+    ``out`` avoids allocating a large result, which on a CPU can cost more than the product.
     """
     if not dense.is_cuda:
         return torch.mm(torch.sparse_csr_tensor(crow, col, value, shape, check_invariants=False), dense, out=out)
@@ -26,11 +26,11 @@ def csr_matmul(
 
 
 def segment_sum(values: Tensor, crow: Tensor) -> Tensor:
-    """Σ of rows crow[i] … crow[i+1] − 1 of ``values`` (E, C), for each i, always in the same order."""
+    """Returns, for each i, the sum of rows crow[i] … crow[i+1] − 1 of ``values`` (E, C), always in the same order."""
     if values.is_cuda:
         sums: Tensor = load("csr").sum_segments(values, crow)
         return sums
-    # A product with a 0/1 matrix is the fastest ordered segment sum that torch has on a CPU.
+    # On a CPU, a product with a 0/1 matrix is torch's fastest ordered segment sum.
     each, ones = _incidence(values.size(0), values.dtype)
     return csr_matmul(crow, each, ones, (crow.numel() - 1, values.size(0)), values)
 
@@ -40,7 +40,7 @@ def _incidence(size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.arange(size), torch.ones(size, dtype=dtype)
 
 
-# torch says once a process that its CSR layout is in beta; say it to nobody, here, rather than to every user.
+# torch warns once per process that its CSR layout is in beta; trigger and hide that warning here.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     _one = torch.zeros(1, dtype=torch.int64)

@@ -1,7 +1,7 @@
-"""The graphs of the experiments: one table, one loader, and one reader for each kind of file.
+"""The benchmark datasets and their loader.
 
-Every graph is undirected, without self-loops, and cut to its largest connected component, whose nodes keep
-the order of the file.
+Every graph is undirected, without self-loops, and reduced to its largest connected component. Nodes keep the order of
+the file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from asgnn.graphs.sources import (
 
 @dataclass(frozen=True)
 class Dataset:
-    """A graph of the table: where it comes from, how it is read, and what it is once it is loaded."""
+    """A dataset: its origin, its size after loading, and how to read its file."""
 
     name: str
     origin: str
@@ -46,30 +46,31 @@ class Dataset:
     features: int
     classes: int
     read: Callable[[Path], Data]
-    source: Source | None = None  # none: built in
-    splits: int = 0  # published splits that come with the graph, as columns of its masks
-
-
-def _csr(arrays: dict[str, NDArray[Any]], prefix: str) -> sp.csr_array:
-    data, indices, indptr, shape = (arrays[f"{prefix}_{part}"] for part in CSR)
-    return sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
+    source: Source | None = None  # None: included in the package
+    splits: int = 0  # number of published splits, the columns of its masks
 
 
 CSR = ("data", "indices", "indptr", "shape")
 
 
+def csr_from(arrays: dict[str, NDArray[Any]], prefix: str = "") -> sp.csr_array:
+    """Builds a CSR matrix from the arrays named by :data:`CSR`, each with the prefix."""
+    data, indices, indptr, shape = (arrays[prefix + part] for part in CSR)
+    return sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
+
+
 def _read_attributed(path: Path) -> Data:
-    # The archive of citeseer also holds pickled objects; they are not named here and so never touched.
+    # The citeseer archive also contains pickled objects, which are never read.
     keys = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in CSR]
     arrays = read_npz(path, [*keys, "labels"])
-    return from_scipy(_csr(arrays, "adj"), _csr(arrays, "attr").astype(np.float32), arrays["labels"])
+    return from_scipy(csr_from(arrays, "adj_"), csr_from(arrays, "attr_").astype(np.float32), arrays["labels"])
 
 
 def _read_featureless(path: Path) -> Data:
     arrays = read_npz(path, [*(f"adj_{part}" for part in CSR), "labels"])
-    adj = _csr(arrays, "adj")
+    adj = csr_from(arrays, "adj_")
     data = largest_component(from_scipy(adj, np.zeros((adj.shape[0], 1), np.float32), arrays["labels"]))
-    # The identity is that of the component: a column for a node that is not there would only be zeros.
+    # Identity features of the component only: columns of removed nodes would be zero.
     data.x = torch.eye(data.num_nodes)
     return data
 
@@ -77,7 +78,7 @@ def _read_featureless(path: Path) -> Data:
 def _read_builtin(path: Path) -> Data:
     arrays = read_npz(path, ["shape", "attr_indptr", "attr_indices", "edges", "labels"])
     nodes, features = arrays["shape"].tolist()
-    # Stored as unsigned 16-bit numbers; SciPy wants signed ones.
+    # Stored as unsigned integers; SciPy needs signed ones.
     indices, indptr = arrays["attr_indices"].astype(np.int32), arrays["attr_indptr"].astype(np.int32)
     x = sp.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(nodes, features))
     return from_edges(x, arrays["edges"], arrays["labels"])
@@ -98,14 +99,14 @@ def _read_acm(path: Path) -> Data:
     try:
         labels = np.array(label.split(), dtype=np.int64)
         edges = np.array(edge.split(), dtype=np.int64).reshape(-1, 2)
-        # Eleven megabytes of "0 1 0 …": the digits are taken as bytes, a hundred times faster than as text.
+        # 11 MB of "0 1 0 …": reading the digits as bytes is a hundred times faster than parsing text.
         digits = np.frombuffer(feature, dtype=np.uint8)
         digits = digits[digits > ord(" ")] - ord("0")
         x = digits.reshape(len(labels), -1)
     except ValueError as cause:
-        raise DataCorrupt(f"{path} does not hold numbers where it should: {cause}.") from cause
+        raise DataCorrupt(f"{path} contains something other than numbers: {cause}.") from cause
     if digits.max(initial=0) > 1:
-        raise DataCorrupt(f"acm/acm.feature in {path} holds something other than the digits 0 and 1.")
+        raise DataCorrupt(f"acm/acm.feature in {path} contains something other than the digits 0 and 1.")
     return from_edges(x, edges, labels)
 
 
@@ -182,24 +183,24 @@ DATASETS: dict[str, Dataset] = {
 
 
 def find_dataset(name: str) -> Dataset:
-    """The entry of the table for a name, whatever its case and with ``-`` for ``_``."""
+    """Returns the dataset with a name, ignoring case and treating ``-`` as ``_``."""
     key = str(name).strip().lower().replace("-", "_")
     if key in DATASETS:
         return DATASETS[key]
     close = difflib.get_close_matches(key, DATASETS, n=1, cutoff=0.4)
-    hint = f" (nearest: {close[0]})" if close else ""
-    raise ConfigError(f"There is no dataset {name!r}{hint}; the names are {', '.join(DATASETS)}.")
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise ConfigError(f"There is no dataset {name!r}{hint}; choose from {', '.join(DATASETS)}.")
 
 
 def load_dataset(name: str, root: str | Path | None = None) -> Data:
-    """A graph of the table :data:`DATASETS`: ``x`` float32, ``y`` int64, ``edge_index``, and its ``name``.
+    """Returns a graph of :data:`DATASETS` with ``x`` (float32), ``y`` (int64), ``edge_index`` and ``name``.
 
-    Cora is built in; the others come from the cache, the mirror or their address (see :func:`fetch`). The
-    graphs with published splits carry them as N×10 masks. Time: under a second once the file is here.
+    Cora is included; the others come from the cache, the mirror or a download (see :func:`fetch`). Published splits
+    are N×10 masks. Takes under a second if the file is available locally.
 
     Args:
-        name: One of the names of the table.
-        root: Folder to use as the cache.
+        name: A name in :data:`DATASETS`.
+        root: The cache folder.
     """
     dataset = find_dataset(name)
     if dataset.source is None:
@@ -208,7 +209,7 @@ def load_dataset(name: str, root: str | Path | None = None) -> Data:
     else:
         data = dataset.read(fetch(dataset.source, root))
     data = largest_component(data)
-    # torch's default dtype may be another one in the caller's program.
+    # The caller may have changed torch's default dtype.
     data.x = data.x.float()
     data.name = dataset.name
     return data
@@ -218,7 +219,7 @@ Availability = Literal["built in", "cached", "mirror", "download"]
 
 
 def available(name: str, root: str | Path | None = None) -> Availability:
-    """Where :func:`load_dataset` would find the graph now; looks at names only, reads and hashes nothing."""
+    """Returns where :func:`load_dataset` would find the graph; checks only whether files exist, reads none."""
     source = find_dataset(name).source
     if source is None:
         return "built in"

@@ -1,16 +1,16 @@
-r"""Three operations on a symmetric pattern, closed under differentiation.
+r"""Three operations on a symmetric sparsity pattern, closed under differentiation.
 
-With weights :math:`w` on the entries (E, T) and node values (N, C, T), T trials side by side:
+With entry weights :math:`w` (E, T) and node values (N, C, T) of T trials:
 
 - ``spmm(w, v)``: :math:`\sum_j w_{ij} v_j` for every node i;
 - ``sddmm(u, v)``: :math:`u_i \cdot v_j` for every entry (i, j);
-- ``sqdist(v)``: :math:`\|v_i - v_j\|^2` for every entry, as a sum of squares (never below zero).
+- ``sqdist(v)``: :math:`\|v_i - v_j\|^2` for every entry (i, j), as a sum of squares (never negative).
 
-The derivative of each is made of the others and of a permutation, so every order of derivative exists, nothing of
-size E·C is kept for the backward pass, and a faster backend has three functions to replace. T is the innermost
-dimension: a row of all trials is gathered as one piece of memory, and sums over C run along it.
+The derivative of each uses only the others and a permutation. So derivatives of every order exist, the backward pass
+stores nothing of size E·C, and a faster backend replaces only three functions. T is the innermost dimension, so that
+one row of all trials is contiguous in memory.
 
-Each: time O(E C T), memory O(E T + N C T) kept; on a CPU O(E C T) for a moment.
+Each takes time O(E C T) and stores O(E T + N C T); on a CPU it needs O(E C T) temporarily.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class _Spmm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
         ctx.adj = adj
-        # a matrix that is not learned, as most are not, need not keep what it is multiplied with
+        # Most matrices are not learned; then v is not needed in the backward pass.
         to_weight, to_v, _ = ctx.needs_input_grad
         ctx.save_for_backward(weight if to_v else None, v if to_weight else None)
         if not v.is_cuda:
             return _cpu_spmm(weight, v, adj)
         if v.size(2) > 1:
             return _on_gpu().spmm(weight, v, adj)
-        # one matrix for all columns, of which there may be thousands
+        # One matrix for all columns, possibly thousands.
         size = (adj.num_nodes, adj.num_nodes)
         return csr_matmul(adj.crow, adj.col, weight[:, 0].contiguous(), size, v[:, :, 0].contiguous()).unsqueeze(2)
 
@@ -72,7 +72,7 @@ class _Spmm(torch.autograd.Function):
 
 
 def _cpu_spmm(weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
-    """All trials as one block-diagonal CSR product: on a CPU a third of the time of gathering, scaling and summing."""
+    """Computes all trials as one block-diagonal CSR product, three times faster on a CPU than gather, scale and sum."""
     n, channels, trials = v.shape
     crow, col = adj.blocks(trials)
     by_trial = v.permute(2, 0, 1).reshape(trials * n, channels)
@@ -111,5 +111,5 @@ class _Sqdist(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (v,) = ctx.saved_tensors
         adj = ctx.adj
-        both = grad + adj.transpose(grad)  # v_i is in entry (i, j) and in entry (j, i)
+        both = grad + adj.transpose(grad)  # v_i occurs in entries (i, j) and (j, i)
         return 2 * (adj.row_sum(both).unsqueeze(1) * v - spmm(both, v, adj)), None

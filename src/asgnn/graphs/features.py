@@ -1,4 +1,4 @@
-"""Node features as the first layer wants them: bags of words stay sparse through dropout and product."""
+"""Node features for the first layer; bag-of-words features stay sparse through dropout and matrix product."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from asgnn.errors import GraphError
+from asgnn.graphs.checks import check_finite, check_floats, dtype_name
 from asgnn.graphs.csr import csr_matmul
 from asgnn.kernels import load
 
-# Above this share of non-zeros a dense product is the faster one.
+# Above this fraction of non-zeros a dense product is faster.
 SPARSE_BELOW = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A sparse matrix by rows: row i holds entries crow[i] … crow[i+1] − 1."""
+    """A sparse matrix in CSR form: row i holds entries crow[i] … crow[i+1] − 1."""
 
     crow: Tensor
     col: Tensor
@@ -31,11 +32,11 @@ class Rows:
         return self.product(dense)
 
     def product(self, dense: Tensor, out: Tensor | None = None) -> Tensor:
-        """This matrix times ``dense`` (cols, H); see :func:`csr_matmul` for ``out``."""
+        """Returns this matrix times ``dense`` (cols, H); see :func:`csr_matmul` for ``out``."""
         return csr_matmul(self.crow, self.col, self.value, self.shape, dense, out)
 
     def times(self, dense: Tensor) -> Tensor:
-        """This matrix times ``dense`` (T, cols, H), one product with all T·H columns: (T, rows, H)."""
+        """Returns this matrix times ``dense`` (T, cols, H) as one product with T·H columns: (T, rows, H)."""
         if dense.is_cuda:
             return self._on_gpu(dense)
         trials, cols, width = dense.shape
@@ -43,10 +44,10 @@ class Rows:
         return out.view(-1, trials, width).permute(1, 0, 2)
 
     def times_kept(self, dense: Tensor, keep: Tensor, scale: Tensor, order: Tensor | None = None) -> Tensor:
-        """The same with other entries kept for each trial: ``keep`` (T, nnz) bool, ``scale`` (T,) their factor.
+        """Like :meth:`times`, but trial t uses only the entries in ``keep[t]``, scaled by ``scale[t]``.
 
-        ``order`` (nnz,) says where in ``keep`` an entry stands, if not in its own place. On a CPU one product with the
-        block-diagonal matrix of the kept entries; time O(T nnz + kept · H).
+        ``keep`` is (T, nnz) bool, ``scale`` (T,). ``order`` (nnz,) maps the entries of this matrix to those of
+        ``keep``. On a CPU one product with the block-diagonal matrix of the kept entries; time O(T nnz + kept · H).
         """
         if dense.is_cuda:
             return self._on_gpu(dense, keep, scale, order)
@@ -69,7 +70,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """An N × F feature matrix, dense or sparse, prepared once where it enters."""
+    """An N × F feature matrix, dense or sparse (by row and by column)."""
 
     num_nodes: int
     num_features: int
@@ -80,14 +81,14 @@ class Features:
 
     @classmethod
     def of(cls, x: Tensor | Features) -> Features:
-        """Take a dense or torch-sparse matrix (N, F); it is kept sparse where fewer than 10 % are non-zero.
+        """Converts a dense or torch-sparse matrix (N, F); stores it sparse if fewer than 10 % are non-zero.
 
-        Where a gradient in x is wanted it is kept dense, so that every entry gets one. The sparse form of the same
-        tensor is made once: it is found by the tensor's identity and compared with its contents.
+        If x requires a gradient it is stored dense, so that every entry gets one. The sparse form of a dense tensor is
+        cached by the tensor's identity and compared with its contents before it is reused.
         """
         if isinstance(x, Features):
             return x
-        check_floats(x, "(N, F)")
+        check_floats(x, sparse=True)
         n, f = x.shape
         if x.requires_grad and torch.is_grad_enabled():
             return cls(n, f, check_finite(x.to_dense()), None, None, None)
@@ -114,7 +115,7 @@ class Features:
         return made
 
     def _holds(self, x: Tensor, row: Tensor, count: int) -> bool:
-        """Whether x with ``count`` entries that are not 0 is this matrix: as many are stored, and each is equal."""
+        """Returns whether x, with ``count`` non-zero entries, equals this matrix."""
         stored = self.by_row
         assert stored is not None
         same = (x.shape, x.dtype, x.device) == (stored.shape, stored.value.dtype, stored.value.device)
@@ -132,22 +133,23 @@ class Features:
 
     @property
     def size_of_mask(self) -> tuple[int, ...]:
-        """The shape of one trial's dropout mask: a bit for each stored entry."""
+        """The shape of one trial's dropout mask: one bit per stored entry."""
         return (self.num_nodes, self.num_features) if self.by_row is None else tuple(self.by_row.value.shape)
 
     def linear(self, weight: Tensor, keep: Tensor | None, scale: Tensor | None) -> Tensor:
-        """Z W for each trial: ``weight`` (T, F, H) → (T, N, H), differentiable in the weight.
+        """Returns X W for each trial: ``weight`` (T, F, H) → (T, N, H), differentiable in the weight.
 
         Args:
-            weight: one matrix a trial.
-            keep: (T, \\*size_of_mask) bool, what dropout leaves; ``None`` leaves all.
-            scale: (T,) the factor on what is left.
+            weight: One matrix per trial.
+            keep: (T, \\*size_of_mask) bool, the entries that dropout keeps; ``None`` keeps all.
+            scale: (T,) the factor on the kept entries.
         """
         if weight.size(1) != self.num_features:
-            raise GraphError(f"The model was built for {weight.size(1)} features, and x has {self.num_features}.")
+            raise GraphError(f"The model was built for {weight.size(1)} features, but x has {self.num_features}.")
         if weight.dtype != self.dtype:
-            ours, theirs = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, weight.dtype))
-            raise GraphError(f"x is {ours} and the model {theirs}; convert one of them.")
+            raise GraphError(
+                f"x is {dtype_name(self.dtype)} and the model {dtype_name(weight.dtype)}; convert one of them."
+            )
         if self.dense is not None:
             if keep is None or scale is None:
                 return self.dense @ weight
@@ -156,14 +158,14 @@ class Features:
         return out
 
     def gram(self, h: Tensor) -> Tensor:
-        """X Xᵀ h for h (N, C), without the N×N matrix; no gradient."""
+        """Returns X Xᵀ h for h (N, C) without forming the N×N matrix; no gradient."""
         if self.by_row is None or self.by_column is None:
             assert self.dense is not None
             return self.dense @ (self.dense.t() @ h)
         return self.by_row @ (self.by_column @ h)
 
     def to_dense(self) -> Tensor:
-        """(N, F), on the same device."""
+        """Returns the matrix as a dense tensor (N, F) on the same device."""
         if self.by_row is None:
             assert self.dense is not None
             return self.dense
@@ -171,7 +173,7 @@ class Features:
         return torch.sparse_csr_tensor(rows.crow, rows.col, rows.value, rows.shape, check_invariants=False).to_dense()
 
     def to_scipy(self) -> sp.csr_array:
-        """In double precision and without stored zeros, on the CPU."""
+        """Returns the matrix in double precision without stored zeros, on the CPU."""
         if self.by_row is None:
             assert self.dense is not None
             return sp.csr_array(self.dense.detach().cpu().double().numpy())
@@ -196,24 +198,8 @@ class Features:
         return Features(self.num_nodes, self.num_features, dense, rows(self.by_row), rows(self.by_column), order)
 
 
-# x → the rows of the entries that are not 0, and its sparse form
+# x → the row indices of its non-zero entries, and its sparse form
 _SPARSE = WeakTensorKeyDictionary()
-
-
-def check_floats(x: Any, shape: str, batched: bool = False) -> None:
-    """Raises unless x is a float32 or float64 tensor with two dimensions, or more if it may be a batch."""
-    if not isinstance(x, Tensor):
-        raise GraphError(f"x must be a tensor of shape {shape}; it is a {type(x).__name__}.")
-    if x.dtype not in (torch.float32, torch.float64) or not (x.dim() == 2 or (batched and x.dim() > 2)):
-        name = str(x.dtype).removeprefix("torch.")
-        raise GraphError(f"x must be float32 or float64, of shape {shape}; it is {name} of shape {tuple(x.shape)}.")
-
-
-def check_finite(values: Tensor) -> Tensor:
-    """The values themselves; raises where one is NaN or infinite."""
-    if not bool(torch.isfinite(values).all()):
-        raise GraphError("x holds NaN or an infinite number; every feature must be finite.")
-    return values
 
 
 def _pointer(index: Tensor, size: int) -> Tensor:

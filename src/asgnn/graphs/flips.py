@@ -1,4 +1,4 @@
-"""What an attack does to a graph: pairs of nodes whose edge is added if absent and removed if there."""
+"""Edge flips: the changes an attack makes to a graph, and the attacks published with Pro-GNN."""
 
 from __future__ import annotations
 
@@ -6,38 +6,37 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, DataCorrupt, GraphError
-from asgnn.graphs.checks import check_edges, check_size, check_weights, nodes_of
-from asgnn.graphs.datasets import find_dataset, load_dataset
+from asgnn.graphs.checks import check_edges, check_nodes, check_pairs, check_size, check_weights, nodes_of
+from asgnn.graphs.datasets import CSR, csr_from, find_dataset, load_dataset
 from asgnn.graphs.keys import MAX_NODES, contains, from_keys, single_keys, sort_keys, to_keys
 from asgnn.graphs.sources import PRO_GNN, Source, fetch, read_npz, write_npz
 from asgnn.graphs.splits import node_list, read_json
+from asgnn.settings import check_count
 
 
-# Compared by identity: == between tensors gives tensors, not an answer.
+# eq=False: == between tensors does not give a bool.
 @dataclass(frozen=True, eq=False)
 class Perturbation:
-    """A set of edge flips on a graph of ``num_nodes`` nodes, and of flips of its binary features.
+    """A set of edge flips, and optionally flips of binary features; a flip adds an absent edge or removes an edge.
 
-    Flips keep the order in which they were made, so that the first k flips of a greedy attack are its attack with
-    budget k (:meth:`first`). They are kept on the CPU with u < v. A self-loop, a node that is not there and a pair
-    given twice (two flips that cancel) are errors.
+    Flips keep their order, so the first k flips of a greedy attack are its result for budget k (:meth:`first`). They
+    are stored on the CPU with u < v. Self-loops, unknown nodes and repeated pairs (two flips that cancel) are errors.
 
     Args:
         flips: Pairs of nodes, int64 of shape (2, F).
-        num_nodes: Nodes of the graph.
-        targets: The attacked nodes, if single nodes were attacked.
-        meta: How it was made.
-        feature_flips: Pairs (node, feature), int64 of shape (2, G): entries of x that turn from 0 to 1 or back.
+        num_nodes: The number of nodes of the graph.
+        targets: The attacked nodes of a targeted attack.
+        meta: How the flips were made.
+        feature_flips: Pairs (node, feature), int64 of shape (2, G): entries of x that change from 0 to 1 or back.
     """
 
     flips: Tensor
@@ -47,76 +46,63 @@ class Perturbation:
     feature_flips: Tensor | None = None
 
     def __post_init__(self) -> None:
-        flips, targets, feature_flips = self.flips, self.targets, self.feature_flips
-        _check_pairs(flips, "flips")
-        if check_size(self.num_nodes) < 1:
-            raise GraphError("num_nodes must be a whole number from 1, and is 0.")
+        targets, feature_flips, num_nodes = self.targets, self.feature_flips, check_size(self.num_nodes, least=1)
         if not isinstance(self.meta, Mapping):
-            raise GraphError(f"meta must map names to words, and is a {type(self.meta).__name__}.")
-        flips = flips.cpu()
-        _check_range(flips, self.num_nodes, "flip")
+            raise GraphError(f"meta must be a mapping; it is a {type(self.meta).__name__}.")
+        flips = check_pairs(self.flips, num_nodes, "flips").cpu()
         low, high = flips.min(dim=0).values, flips.max(dim=0).values
         if bool((low == high).any()):
-            raise GraphError(f"The flips hold a self-loop at node {int(low[low == high][0])}.")
+            raise GraphError(f"flips contains a self-loop at node {int(low[low == high][0])}.")
         flips = torch.stack([low, high])
-        _check_single(flips, self.num_nodes, "flips")
+        _check_unique(flips, num_nodes, "flips")
         if targets is not None:
-            if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or targets.dim() != 1:
-                raise GraphError("targets must be a one-dimensional int64 tensor of node numbers, or None.")
-            targets = targets.cpu().unique()
-            _check_range(targets, self.num_nodes, "target")
+            targets = check_nodes(targets, num_nodes, "targets").unique()
         if feature_flips is not None:
-            _check_pairs(feature_flips, "feature_flips")
-            feature_flips = feature_flips.cpu()
-            _check_range(feature_flips[0], self.num_nodes, "feature flip")
+            feature_flips = check_pairs(feature_flips, None, "feature_flips").cpu()
+            check_nodes(feature_flips[0], num_nodes, "feature_flips[0]")
             if feature_flips.numel():
                 for feature in (int(feature_flips[1].min()), int(feature_flips[1].max())):
                     if not 0 <= feature < MAX_NODES:
-                        raise GraphError(f"A feature flip names feature {feature}.")
-                _check_single(feature_flips, int(feature_flips[1].max()) + 1, "feature flips")
-        object.__setattr__(self, "num_nodes", int(self.num_nodes))
+                        raise GraphError(f"feature_flips contains feature {feature}, which cannot exist.")
+                _check_unique(feature_flips, int(feature_flips[1].max()) + 1, "feature_flips")
+        object.__setattr__(self, "num_nodes", num_nodes)
         object.__setattr__(self, "flips", flips)
         object.__setattr__(self, "targets", targets)
         object.__setattr__(self, "feature_flips", feature_flips)
         object.__setattr__(self, "meta", {str(key): str(value) for key, value in self.meta.items()})
 
     def __len__(self) -> int:
-        """Flips of edges and of features."""
+        """Returns the number of edge flips and feature flips."""
         return self.flips.size(1) + (0 if self.feature_flips is None else self.feature_flips.size(1))
 
     def __bool__(self) -> bool:
-        # Without this, an attack of no flips would count as no attack at all in `if perturbation:`.
+        # An attack with no flips is still an attack in `if perturbation:`.
         return True
 
     def first(self, count: int) -> Perturbation:
-        """The first ``count`` edge flips: of a greedy attack, what it does with that budget."""
+        """Returns the first ``count`` edge flips: the result of a greedy attack with that budget."""
         if self.feature_flips is not None:
-            raise ConfigError(
-                "The order of edge flips and feature flips is not kept together, so there are no first ones."
-            )
-        if isinstance(count, bool) or not isinstance(count, Integral) or not 0 <= count <= self.flips.size(1):
-            raise ConfigError(
-                f"There are {self.flips.size(1)} edge flips, and the first {count!r} of them were asked for."
-            )
+            raise ConfigError("first needs edge flips only: the common order of edge and feature flips is not stored.")
+        check_count("count", count, 0, self.flips.size(1))
         return replace(self, flips=self.flips[:, :count])
 
     def apply(self, data: Data) -> Data:
-        r"""The graph with the flips made; ``data`` itself and all it holds besides edges stay as they are.
+        r"""Returns a copy of the graph with the flips applied; all other attributes are shared with ``data``.
 
-        Applied twice it gives the first graph again. Where the graph has ``edge_weight``, kept edges keep
-        theirs and added ones get 1. Time :math:`O((E + F) \log (E + F))`.
+        Applying it twice restores the graph. If the graph has ``edge_weight``, kept edges keep their weight and added
+        edges get 1. Time :math:`O((E + F) \log (E + F))`.
         """
         keys = self._keys_of(data)
         both_ways = torch.cat([self.flips, self.flips.flip(0)], dim=1)
         flipped = to_keys(both_ways, self.num_nodes).to(keys.device)
         edges = single_keys(torch.cat([keys, flipped]))
         for name in set(data.edge_attrs()) - {"edge_index", "edge_weight"}:
-            raise GraphError(f"The graph has {name}, which added edges would lack; remove it first.")
+            raise GraphError(f"The graph has {name}, which is undefined for added edges; remove it first.")
         result = copy.copy(data)
         weight = data.get("edge_weight")
         if weight is not None:
             check_weights(weight, keys.numel())
-            # Kept edges are in the same order in both sorted lists.
+            # Kept edges have the same order in both sorted lists.
             stays = contains(edges, keys)
             result.edge_weight = weight.new_ones(edges.numel())
             result.edge_weight[contains(keys, edges)] = weight[stays][keys[stays].argsort()]
@@ -126,31 +112,31 @@ class Perturbation:
         return result
 
     def added(self, clean: Data) -> Tensor:
-        """The flips that add an edge to ``clean``, of shape (2, ·)."""
+        """Returns the flips that add an edge to ``clean``, of shape (2, ·)."""
         return self.flips[:, ~self._present(clean)]
 
     def removed(self, clean: Data) -> Tensor:
-        """The flips that remove an edge of ``clean``, of shape (2, ·)."""
+        """Returns the flips that remove an edge of ``clean``, of shape (2, ·)."""
         return self.flips[:, self._present(clean)]
 
     def rate(self, clean: Data) -> float:
-        """Flips as a share of the undirected edges of ``clean``."""
+        """Returns the number of edge flips divided by the number of undirected edges of ``clean``."""
         edges = self._keys_of(clean).numel() // 2
         if edges == 0:
-            raise GraphError("The rate of flips is a share of the edges, and the clean graph has none.")
+            raise GraphError("The rate is undefined: the clean graph has no edges.")
         return self.flips.size(1) / edges
 
     def check(self, clean: Data, budget: int | None = None) -> None:
-        """Raises if these are not flips for ``clean``, or more of them than ``budget``."""
+        """Raises if the flips do not fit ``clean`` or exceed ``budget``."""
         self._keys_of(clean)
         if budget is not None and not isinstance(budget, Real):
-            raise ConfigError(f"The budget must be a number of flips, and is {budget!r}.")
+            raise ConfigError(f"budget must be a number; it is {budget!r}.")
         if budget is not None and len(self) > budget:
-            raise GraphError(f"There are {len(self)} flips, and the budget is {budget}.")
+            raise GraphError(f"There are {len(self)} flips, but the budget is {budget}.")
 
     def _keys_of(self, data: Data) -> Tensor:
         if nodes_of(data) != self.num_nodes:
-            raise GraphError(f"The flips are for {self.num_nodes} nodes, and the graph has {nodes_of(data)}.")
+            raise GraphError(f"The flips are for {self.num_nodes} nodes, but the graph has {nodes_of(data)}.")
         check_edges(data.edge_index, self.num_nodes)
         return to_keys(data.edge_index, self.num_nodes)
 
@@ -158,11 +144,11 @@ class Perturbation:
         return contains(self._keys_of(clean).cpu(), to_keys(self.flips, self.num_nodes))
 
     def save(self, path: str | Path) -> None:
-        """Writes a NumPy archive without pickled objects, whole or not at all; its folder is made if need be."""
+        """Writes a NumPy archive without pickled objects, atomically; creates missing folders."""
         arrays = {
             "flips": self.flips.numpy(),
             "num_nodes": np.array(self.num_nodes, dtype=np.int64),
-            # Text as bytes: a NumPy string array would drop trailing zeros and pad the rest.
+            # Text as bytes: a NumPy string array drops trailing zeros.
             "meta": np.frombuffer(json.dumps(self.meta, sort_keys=True).encode(), dtype=np.uint8),
         }
         if self.targets is not None:
@@ -173,7 +159,7 @@ class Perturbation:
 
     @classmethod
     def load(cls, path: str | Path) -> Perturbation:
-        """Reads what :meth:`save` wrote; any damage is a :class:`~asgnn.errors.DataCorrupt`."""
+        """Reads a file written by :meth:`save`; raises :class:`~asgnn.errors.DataCorrupt` if it is damaged."""
         path = Path(path)
         arrays = read_npz(path, ["flips", "num_nodes", "meta"], optional=["targets", "feature_flips"])
         try:
@@ -186,58 +172,43 @@ class Perturbation:
                 raise ValueError("meta must map strings to strings")
             tensors = {key: torch.from_numpy(arrays[key]) for key in ("targets", "feature_flips") if key in arrays}
             return cls(torch.from_numpy(arrays["flips"]), int(arrays["num_nodes"]), meta=meta, **tensors)
-        except (ValueError, RecursionError) as cause:  # GraphError is a ValueError; nested JSON may recurse too deeply
-            raise DataCorrupt(f"{path} does not hold a set of flips: {str(cause).removesuffix('.')}.") from cause
+        except (ValueError, RecursionError) as cause:  # GraphError is a ValueError; deeply nested JSON recurses
+            raise DataCorrupt(f"{path} does not contain valid flips: {str(cause).removesuffix('.')}.") from cause
 
 
 def _flip_features(x: Tensor | None, flips: Tensor) -> Tensor:
     if x is None:
-        raise GraphError("The flips name features, and the graph has no x.")
+        raise GraphError("There are feature flips, but the graph has no x.")
     node, feature = flips.to(x.device)
     if feature.numel() and int(feature.max()) >= x.size(1):
-        raise GraphError(f"The flips name feature {int(feature.max())}, and the graph has {x.size(1)}.")
+        raise GraphError(f"feature_flips contains feature {int(feature.max())}, but x has {x.size(1)} features.")
     old = x[node, feature]
     if bool(((old != 0) & (old != 1)).any()):
-        raise GraphError("Only entries of x that are 0 or 1 can be flipped, and the flips name another one.")
+        raise GraphError(
+            "feature_flips contains an entry of x that is neither 0 nor 1; only binary features can be flipped."
+        )
     return x.index_put((node, feature), 1 - old)
 
 
-def _check_pairs(pairs: Tensor, name: str) -> None:
-    if not isinstance(pairs, Tensor) or pairs.dtype != torch.int64 or pairs.dim() != 2 or pairs.size(0) != 2:
-        what = f"{pairs.dtype} of shape {tuple(pairs.shape)}" if isinstance(pairs, Tensor) else repr(pairs)
-        raise GraphError(f"{name} must be an int64 tensor of shape (2, F), and is {what}.")
-
-
-def _check_single(pairs: Tensor, width: int, name: str) -> None:
+def _check_unique(pairs: Tensor, width: int, name: str) -> None:
     keys = sort_keys(to_keys(pairs, width))
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if repeated.numel():
         u, v = divmod(int(repeated[0]), width)
-        raise GraphError(f"The {name} hold the pair {u}–{v} more than once; two flips of one pair cancel.")
-
-
-def _check_range(nodes: Tensor, num_nodes: int, what: str) -> None:
-    outside = (nodes < 0) | (nodes >= num_nodes)
-    if bool(outside.any()):
-        raise GraphError(
-            f"A {what} names node {int(nodes[outside][0])}, but the nodes are numbered 0 to {num_nodes - 1}."
-        )
+        raise GraphError(f"{name} contains the pair {u}–{v} more than once; two flips of one pair cancel.")
 
 
 def diff(clean: Data, poisoned: Data) -> Perturbation:
-    r"""The flips that lead from ``clean`` to ``poisoned``; a directed graph on either side is refused.
+    r"""Returns the flips that turn ``clean`` into ``poisoned``; both must be undirected.
 
     Time :math:`O(E \log E)`.
     """
     num_nodes = nodes_of(clean)
     if nodes_of(poisoned) != num_nodes:
-        raise GraphError(f"The clean graph has {num_nodes} nodes and the poisoned one {nodes_of(poisoned)}.")
+        raise GraphError(f"The clean graph has {num_nodes} nodes, but the poisoned graph has {nodes_of(poisoned)}.")
     keys = []
-    for data, name in (
-        (clean, "edge_index of the clean graph"),
-        (poisoned, "edge_index of the poisoned graph"),
-    ):
-        check_edges(data.edge_index, num_nodes, name)
+    for data, name in ((clean, "clean"), (poisoned, "poisoned")):
+        check_edges(data.edge_index, num_nodes, f"edge_index of the {name} graph")
         edges = data.edge_index.cpu()
         keys.append(to_keys(edges[:, edges[0] < edges[1]], num_nodes))
     return Perturbation(from_keys(single_keys(torch.cat(keys)), num_nodes), num_nodes)
@@ -303,7 +274,7 @@ NETTACK_TARGETS: dict[str, Source] = {
 
 
 def published(name: str, attack: str, rate: float) -> tuple[str, str, float, Source]:
-    """The names and the rate as the table :data:`POISONED` has them, and the file; a sentence where there is none."""
+    """Returns the names and rate as written in :data:`POISONED`, and the file; raises if there is no such attack."""
     dataset = find_dataset(name)
     attack = str(attack).strip().lower()
     if attack not in POISONED:
@@ -312,7 +283,7 @@ def published(name: str, attack: str, rate: float) -> tuple[str, str, float, Sou
     if dataset.name not in published:
         raise ConfigError(
             f"No {attack} graph of {dataset.name} is published, only of {', '.join(published)}; "
-            f"asgnn.attacks makes one."
+            "create one with asgnn.attacks."
         )
     rates = published[dataset.name]
     known = next((one for one in rates if isinstance(rate, Real) and abs(one - float(rate)) < 1e-9), None)
@@ -325,16 +296,14 @@ def published(name: str, attack: str, rate: float) -> tuple[str, str, float, Sou
 
 
 def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None = None) -> Perturbation:
-    """The flips of an attacked graph published with Pro-GNN (Jin et al. 2020).
-
-    They were made for :func:`published_split`.
+    """Returns the flips of an attacked graph published with Pro-GNN (Jin et al. 2020) for :func:`published_split`.
 
     Args:
         name: Dataset: cora, citeseer, or for Metattack also cora_ml.
         attack: ``"metattack"`` or ``"nettack"``.
-        rate: For Metattack the flips as a share of the edges, 0.05 to 0.25; for Nettack the flips for each
-            target, 1 to 5. The targets come with the perturbation.
-        root: Folder to use as the cache.
+        rate: For Metattack the flips divided by the edges, 0.05 to 0.25; for Nettack the flips per target, 1 to 5.
+            The result includes the targets.
+        root: The cache folder.
     """
     name, attack, known, source = published(name, attack, rate)
     path = fetch(source, root)
@@ -344,23 +313,21 @@ def load_poisoned(name: str, attack: str, rate: float, root: str | Path | None =
     if attack == "nettack":
         nodes = fetch(NETTACK_TARGETS[name], root)
         targets = node_list(read_json(nodes), "attacked_test_nodes", nodes)
-        # The targets were attacked one after another, so a later flip may undo an earlier one.
+        # The targets were attacked one after another, and a later flip may undo an earlier one.
         budget = round(known) * targets.numel()
         within = len(found) <= budget
     else:
         budget = int(known * (clean.num_edges // 2))
         within = len(found) == budget
     if not within:
-        raise DataCorrupt(f"{path} differs from the clean graph by {len(found)} edges, and its budget is {budget}.")
+        raise DataCorrupt(f"{path} differs from the clean graph by {len(found)} edges, but its budget is {budget}.")
     meta = {"dataset": name, "attack": attack, "rate": f"{known:g}", "source": source.url}
     return Perturbation(found.flips, found.num_nodes, targets, meta)
 
 
 def _read_adjacency(path: Path) -> Data:
-    arrays = read_npz(path, ["data", "indices", "indptr", "shape"])
-    shape = (int(arrays["shape"][0]), int(arrays["shape"][1]))
-    matrix = sp.csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape).tocoo()
-    # Taken as it stands and not made undirected: diff is to see an asymmetric file for what it is.
+    matrix = csr_from(read_npz(path, CSR)).tocoo()
+    # Not made undirected, so that diff rejects an asymmetric file.
     present = matrix.data != 0
     row, col = (torch.from_numpy(index[present].astype(np.int64)) for index in (matrix.row, matrix.col))
-    return Data(edge_index=torch.stack([row, col]), num_nodes=shape[0])
+    return Data(edge_index=torch.stack([row, col]), num_nodes=matrix.shape[0])

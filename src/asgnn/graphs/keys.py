@@ -1,4 +1,4 @@
-"""Edges as single numbers: the edge (u, v) of a graph of N nodes is the key u·N + v."""
+"""Edges as integer keys: the key of edge (u, v) in a graph of N nodes is u·N + v."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def from_keys(keys: Tensor, num_nodes: int) -> Tensor:
 
 
 def sort_keys(keys: Tensor) -> Tensor:
-    """The keys in order. Time O(E log E)."""
+    """Returns the sorted keys. Time O(E log E)."""
     if keys.device.type == "cpu":
-        # Faster than torch's sort, whose threads wait for each other by the tenth of a second on a busy CPU.
+        # Faster than torch's sort, whose threads can wait 0.1 s for each other on a busy CPU.
         return torch.from_numpy(np.sort(keys.numpy()))
     return keys.sort().values
 
 
 def unique_keys(keys: Tensor) -> Tensor:
-    """The keys in order, each once. Time O(E log E)."""
+    """Returns the sorted keys without duplicates. Time O(E log E)."""
     keys = sort_keys(keys)
     first = torch.ones_like(keys, dtype=torch.bool)
     first[1:] = keys[1:] != keys[:-1]
@@ -34,7 +34,7 @@ def unique_keys(keys: Tensor) -> Tensor:
 
 
 def single_keys(keys: Tensor) -> Tensor:
-    """The keys that occur once only, in order: of two sets, their symmetric difference. Time O(E log E)."""
+    """Returns the sorted keys that occur exactly once: the symmetric difference of two sets. Time O(E log E)."""
     keys = sort_keys(keys)
     single = torch.ones_like(keys, dtype=torch.bool)
     repeats = keys[1:] == keys[:-1]
@@ -44,7 +44,7 @@ def single_keys(keys: Tensor) -> Tensor:
 
 
 def contains(keys: Tensor, wanted: Tensor) -> Tensor:
-    """For each wanted key, whether it is among ``keys``, in whatever order. Time O((E + F) log E)."""
+    """Returns for each wanted key whether it is in ``keys``, which need not be sorted. Time O((E + F) log E)."""
     keys = sort_keys(keys)
     if keys.numel() == 0:
         return torch.zeros_like(wanted, dtype=torch.bool)

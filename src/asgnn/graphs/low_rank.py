@@ -1,4 +1,4 @@
-"""The adjacency matrix with all but its largest singular values left out, as two thin factors."""
+"""Low-rank approximation of the adjacency matrix by its largest singular values."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.settings import check_count
 
-# Entries of the pattern whose factors are gathered together.
+# Entries per block; bounds the temporary memory.
 BLOCK = 2**16
 
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """The matrix ``left`` ``right``ᵀ, both with as many columns as it has rank, or more."""
+    """The matrix ``left`` ``right``ᵀ; both factors have at least as many columns as its rank."""
 
     left: Tensor
     right: Tensor
@@ -31,29 +31,29 @@ class LowRank:
         return self.left @ self.right.sum(0)
 
     def entries(self, adj: Adjacency) -> Tensor:
-        """(E,) its values at the entries of a pattern; time O(E r)."""
+        """Returns its values at the entries of a pattern, (E,); time O(E r)."""
         pairs = zip(adj.row.split(BLOCK), adj.col.split(BLOCK), strict=True)
         return torch.cat([(self.left[row] * self.right[col]).sum(1) for row, col in pairs])
 
 
 def low_rank(adj: Adjacency, rank: int) -> LowRank:
-    r"""The best approximation of rank r to A without its self-loops (Eckart & Young 1936), in double precision.
+    r"""Returns the best rank-r approximation of A without self-loops (Eckart & Young 1936), in double precision.
 
     .. math:: A_r = \sum_{k \le r} \sigma_k u_k v_k^\top
 
-    A symmetric matrix is decomposed by its eigenvalues of largest magnitude. Lanczos' iteration starts from the vector
-    of ones, bent so that no symmetry of the graph keeps it out of a subspace; the same graph gives the same factors.
-    Where the r-th and the next singular value are equal the choice between them is the solver's.
+    A symmetric matrix is decomposed by its eigenvalues of largest magnitude. The Lanczos iteration starts from a fixed,
+    slightly non-uniform vector, so that no symmetry of the graph confines it to a subspace; the same graph gives the
+    same factors. If the r-th and the next singular value are equal, the solver picks one.
 
-    Where the weights require a gradient, the spaces that U and V span are taken as fixed, and what is returned is
+    If the weights require a gradient, the spans of U and V are treated as constant, and the result is
 
     .. math:: U U^\top A + A V V^\top - U U^\top A V V^\top
 
-    which is :math:`A_r` itself, and whose derivative is that of :math:`A_r` as the singular values left out go to 0.
-    Its factors have 2r columns.
+    which equals :math:`A_r`; its derivative is that of :math:`A_r` as the omitted singular values go to 0. Its factors
+    have 2r columns.
 
-    Time O(E r + N r²) for each of Lanczos' restarts, memory O(N r): no N × N matrix, but for graphs so small that the
-    iteration would span all of it.
+    Time O(E r + N r²) per Lanczos restart, memory O(N r). Only graphs too small for the iteration use a dense N × N
+    matrix.
     """
     check_count("rank", rank)
     u, values, v = decompose(adj, rank)
@@ -65,7 +65,7 @@ def low_rank(adj: Adjacency, rank: int) -> LowRank:
 
 
 def decompose(adj: Adjacency, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """U (N, r), the r largest singular values, those of a symmetric matrix with a sign, and V (N, r); no gradient."""
+    """Returns U (N, r), the r largest singular values (eigenvalues if A is symmetric) and V (N, r); no gradient."""
     n = adj.num_nodes
     apart = ~adj.loops & (adj.weight != 0)
     row, col, weight = (part[apart].cpu().numpy() for part in (adj.row, adj.col, adj.weight.detach().double()))
@@ -79,7 +79,7 @@ def decompose(adj: Adjacency, rank: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _is_small(n: int, rank: int) -> bool:
-    return n <= max(2 * rank + 1, 20)  # the size of the space that ARPACK would span
+    return n <= max(2 * rank + 1, 20)  # the dimension of ARPACK's Krylov space
 
 
 def _start(n: int) -> NDArray[Any]:
@@ -87,7 +87,7 @@ def _start(n: int) -> NDArray[Any]:
 
 
 def _eigen(matrix: sp.csr_array, rank: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    from scipy.sparse.linalg import eigsh  # here, because it takes a while to load
+    from scipy.sparse.linalg import eigsh  # imported here because it is slow to load
 
     n = matrix.shape[0]
     if _is_small(n, rank):

@@ -1,4 +1,4 @@
-"""Where a graph enters: it is checked, and brought into the form that every model works on."""
+"""Converts a checked graph to the form that all models use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from asgnn.graphs.features import Features
 
 
 def prepare(data: Data, device: torch.device | str | None = None) -> tuple[Features, Adjacency]:
-    """The features and the adjacency of a graph, checked, on a device; its own by default."""
+    """Checks a graph and returns its features and adjacency on ``device`` (default: the graph's own)."""
     validate(data, need_labels=False)
     place = data.x.device if device is None else device
-    # detached: what is trained or evaluated here has no gradient in the graph
+    # Detached: training and evaluation need no gradient in the graph.
     features = Features.of(data.x.detach() if data.x.requires_grad else data.x).to(place)
     weight = data.get("edge_weight")
     weight = None if weight is None else weight.detach()

@@ -1,4 +1,4 @@
-"""How alike the features of two joined nodes are."""
+"""Feature similarity of the two nodes of an edge."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm
 from asgnn.graphs.features import Features
 
-# Entries of the matrix whose rows are looked at together: what a graph of any size needs for a moment.
+# Entries per block; bounds the temporary memory.
 BLOCK = 2**16
 
 
 def edge_similarity(features: Features, adj: Adjacency) -> Tensor:
-    r"""(E,) the likeness of the two ends of every entry, self-loops included, symmetric to the bit.
+    r"""Returns the feature similarity of every entry (E,), self-loops included, bitwise symmetric.
 
-    With features of zeros and ones the Jaccard index, else the cosine:
+    Uses the Jaccard index for binary features, else the cosine:
 
     .. math:: J_{ij} = \frac{|x_i \cap x_j|}{|x_i \cup x_j|}, \qquad
               \cos_{ij} = \frac{x_i \cdot x_j}{\|x_i\| \|x_j\|}
 
-    Two nodes of which one has no feature at all have likeness 0.
+    The similarity is 0 if one of the nodes has only zero features.
 
-    Raises :class:`~asgnn.errors.GraphError` where no feature is shared by two nodes, as with the identity: then the
-    features say nothing about any pair. Time O(E words), with as many words as the two rows hold; never N × N.
+    Raises :class:`~asgnn.errors.GraphError` if no two nodes share a feature, as with identity features. Time
+    O(E · non-zeros per row); never builds an N × N matrix.
     """
     x = features.to_scipy()
     if features.num_nodes > 1 and x.count_nonzero(axis=0).max(initial=0) < 2:
         raise GraphError(
-            "No two nodes share a feature, as where the identity stands in for features that are missing, so there is "
-            "no likeness of the ends of an edge to judge it by; choose a method that looks at the structure only."
+            "No two nodes share a feature (as with identity features), so feature similarity is 0 for every edge; "
+            "choose a method that uses the graph structure only."
         )
     return _ratio(x, adj, jaccard=bool((x.data == 1).all()))
 
 
 def edge_cosine(features: Features, adj: Adjacency) -> Tensor:
-    """(E,) the cosine of the two ends of every entry, whatever the features; 0 where one of them has none.
+    """Returns the cosine similarity of every entry (E,); 0 if one of the nodes has only zero features.
 
-    Differentiable where the features require a gradient, then with memory O(E F) for a moment.
+    Differentiable if the features require a gradient; then it needs O(E F) temporary memory.
     """
     if features.requires_grad:
         assert features.dense is not None
@@ -56,7 +56,7 @@ def edge_cosine(features: Features, adj: Adjacency) -> Tensor:
 
 def _ratio(x: sp.csr_array, adj: Adjacency, *, jaccard: bool) -> Tensor:
     row, col = adj.row.cpu().numpy(), adj.col.cpu().numpy()
-    size = x.multiply(x).sum(axis=1)  # of a row of ones their number, else the squared norm
+    size = x.multiply(x).sum(axis=1)  # squared norm; for binary rows the number of ones
     starts = range(0, row.size, BLOCK)
     shared = np.concatenate([_dots(x, row[at : at + BLOCK], col[at : at + BLOCK]) for at in starts])
     whole = size[row] + size[col] - shared if jaccard else np.sqrt(size[row] * size[col])

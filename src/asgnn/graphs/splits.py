@@ -1,4 +1,4 @@
-"""Which nodes a model learns from, which it is chosen by, and which it is judged on."""
+"""Train/validation/test splits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import json
 import warnings
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from asgnn.errors import ConfigError, DataCorrupt, GraphError
 from asgnn.graphs.checks import SPLITS, check_split, labels_of, nodes_of, validate
 from asgnn.graphs.datasets import find_dataset
 from asgnn.graphs.sources import PRO_GNN, Source, fetch
+from asgnn.settings import check_count, check_number
 
 PUBLISHED_SPLITS: dict[str, Source] = {
     name: Source(*PRO_GNN, f"splits/{name}_prognn_splits.json", sha256)
@@ -29,17 +29,17 @@ PUBLISHED_SPLITS: dict[str, Source] = {
 }
 
 
-# Compared by identity: == between tensors gives tensors, not an answer.
+# eq=False: == between tensors does not give a bool.
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three disjoint sets of node numbers, int64; together they need not cover the graph."""
+    """Three disjoint sets of node indices, int64; they need not cover the graph."""
 
     train: Tensor
     val: Tensor
     test: Tensor
 
     def masks(self, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The three sets as bool masks of length ``num_nodes``."""
+        """Returns the three sets as bool masks of length ``num_nodes``."""
         check_split(self, num_nodes)
         masks = []
         for part in (self.train, self.val, self.test):
@@ -50,22 +50,22 @@ class Split:
 
 
 def random_split(data: Data, trial: int, *, train: float = 0.1, val: float = 0.1) -> Split:
-    """The split of one trial: random labelled nodes in the given shares, the rest for the test.
+    """Returns a random train/validation/test split of the labelled nodes; the remaining nodes are for testing.
 
-    The classes are not balanced. ``trial`` alone decides the order in which the N nodes are drawn, so every model and
-    every attack of a trial sees the same split. Nodes without a label are passed over, and the shares are those of the
-    labelled nodes; a graph without ``y`` is split as if every node had a label.
+    Classes are not balanced. The order of the nodes depends only on N and ``trial``, so all models and attacks of a
+    trial use the same split. Unlabelled nodes are left out; without ``y``, every node counts as labelled.
 
     Args:
         data: The graph.
-        trial: Number of the trial, from 0.
-        train: Share of the labelled nodes for training.
-        val: Share of the labelled nodes for validation.
+        trial: The number of the trial, used as the seed.
+        train: The fraction of the labelled nodes for training.
+        val: The fraction of the labelled nodes for validation.
     """
-    if isinstance(trial, bool) or not isinstance(trial, Integral) or not 0 <= trial < 2**63:
-        raise ConfigError(f"trial must be a whole number from 0 to 2**63 - 1, and is {trial!r}.")
-    if not all(isinstance(share, Real) for share in (train, val)) or not (train > 0 and val > 0 and train + val < 1):
-        raise ConfigError(f"train={train!r} and val={val!r} must be positive and sum to less than 1.")
+    check_count("trial", trial, 0, 2**63 - 1)
+    check_number("train", train, 0, 1, "()")
+    check_number("val", val, 0, 1, "()")
+    if train + val >= 1:
+        raise ConfigError(f"train={train!r} and val={val!r} must sum to less than 1.")
     order = torch.randperm(nodes_of(data), generator=torch.Generator().manual_seed(int(trial)))
     nodes = "nodes"
     if getattr(data, "y", None) is not None:
@@ -75,25 +75,22 @@ def random_split(data: Data, trial: int, *, train: float = 0.1, val: float = 0.1
     num_test = order.numel() - num_train - num_val
     if min(num_train, num_val, num_test) < 1:
         raise GraphError(
-            f"A graph of {order.numel()} {nodes} is too small for the shares train={train} and val={val}: "
-            f"they give {num_train}, {num_val} and {num_test} nodes."
+            f"A graph of {order.numel()} {nodes} is too small for train={train} and val={val}: "
+            f"the parts would have {num_train}, {num_val} and {num_test} nodes."
         )
     return Split(*(part.sort().values for part in order.split([num_train, num_val, num_test])))
 
 
 def split_of(data: Data, split: Split | None = None) -> Split:
-    """The split to train, validate and test on: the one given, else the graph's masks, checked.
+    """Checks and returns ``split``, or the split given by the graph's masks.
 
-    Nodes without a label are left out, and a warning says how many.
+    Unlabelled nodes are removed, and a warning gives their number.
     """
     if split is None:
         validate(data, need_split=True)
         masks = [data[f"{part}_mask"] for part in SPLITS]
         if masks[0].dim() != 1:
-            raise GraphError(
-                f"The graph has {masks[0].size(1)} splits, one for each column of its masks; choose one and give it "
-                "as split."
-            )
+            raise GraphError(f"The masks of the graph hold {masks[0].size(1)} splits; pass one of them as split.")
         split = Split(*(mask.nonzero().view(-1) for mask in masks))
     labels = labels_of(data)
     check_split(split, labels.numel())
@@ -106,23 +103,22 @@ def split_of(data: Data, split: Split | None = None) -> Split:
     split = Split(*known)
     check_split(split, data)
     warnings.warn(
-        f"{sum(left_out)} nodes of the split have no label and are left out: {left_out[0]} of train, {left_out[1]} of "
-        f"val and {left_out[2]} of test; {sum(map(len, known))} remain.",
+        f"{sum(left_out)} nodes of the split have no label and are removed: {left_out[0]} from train, "
+        f"{left_out[1]} from val and {left_out[2]} from test; {sum(map(len, known))} remain.",
         stacklevel=2,
     )
     return split
 
 
 def published_split(name: str, root: str | Path | None = None) -> Split:
-    """The split published with Pro-GNN (Jin et al. 2020) for a graph as :func:`load_dataset` gives it.
+    """Returns the split published with Pro-GNN (Jin et al. 2020) for a graph of :func:`load_dataset`.
 
-    The pre-attacked graphs were made for this split. On Cora and Citeseer it leaves one node out.
+    The published attacks were made for this split. On Cora and Citeseer it omits one node.
     """
     dataset = find_dataset(name)
     if dataset.name not in PUBLISHED_SPLITS:
         raise ConfigError(
-            f"No split of {dataset.name} is published by Pro-GNN, only of {', '.join(PUBLISHED_SPLITS)}; "
-            f"random_split serves for every graph."
+            f"Pro-GNN has no split of {dataset.name}, only of {', '.join(PUBLISHED_SPLITS)}; use random_split instead."
         )
     path = fetch(PUBLISHED_SPLITS[dataset.name], root)
     content = read_json(path)
@@ -130,26 +126,26 @@ def published_split(name: str, root: str | Path | None = None) -> Split:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file that :func:`fetch` has checked."""
+    """Returns the object in a JSON file."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as cause:
-        raise DataCorrupt(f"{path} is not JSON: {cause}.") from cause
+        raise DataCorrupt(f"{path} is not valid JSON: {cause}.") from cause
     if not isinstance(content, dict):
-        raise DataCorrupt(f"{path} holds a {type(content).__name__} and no object.")
+        raise DataCorrupt(f"{path} contains a JSON {type(content).__name__} instead of an object.")
     return content
 
 
 def node_list(content: dict[str, Any], key: str, path: Path) -> Tensor:
-    """A sorted list of node numbers out of a JSON object."""
+    """Returns the sorted list of node indices under ``key``."""
     numbers = content.get(key)
     if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-        raise DataCorrupt(f"{path} holds no list of node numbers named {key}.")
+        raise DataCorrupt(f"{path} has no list of node indices named {key}.")
     return torch.tensor(numbers, dtype=torch.int64).sort().values
 
 
 def apply_split(data: Data, split: Split) -> Data:
-    """The same graph with the masks of ``split``; a shallow copy, so ``data`` keeps its own."""
+    """Returns a shallow copy of the graph with the masks of ``split``."""
     masks = split.masks(nodes_of(data))
     result = copy.copy(data)
     for part, mask in zip(SPLITS, masks, strict=True):
