@@ -69,7 +69,11 @@ class ASMP(nn.Module):
                 'constraint="descent" needs objective="degree", update="alternating" and unit_norm=False: '
                 "descent is not proved for other variants."
             )
-        if unknown := set(learn) - set(SCALARS):
+        try:
+            unknown = {str(name) for name in learn} - set(SCALARS)
+        except TypeError:
+            raise ConfigError(f"learn must be a collection of names of scalars; it is {learn!r}.") from None
+        if unknown:
             raise ConfigError(
                 f"learn has unknown names: {', '.join(sorted(unknown))}; the scalars are {', '.join(SCALARS)}."
             )
