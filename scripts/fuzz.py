@@ -1,8 +1,8 @@
-"""Runs odd cases against the library and the command line and counts their outcomes.
+"""Fuzzes the library and the command line and counts the outcomes.
 
     python scripts/fuzz.py --cases 5000 --seed 0
 
-Exits with 1 where a case fails; each failure comes with the line that repeats it.
+Exits with 1 if a case fails; prints the command that repeats each failure.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cases", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--family", choices=FAMILIES, help="only cases of this family")
+    parser.add_argument("--first", type=int, default=0, help="Number of the first case.")
+    parser.add_argument("--family", choices=FAMILIES, help="Run only cases of this family.")
     arguments = parser.parse_args()
     began, counts, failed = time.perf_counter(), Counter[tuple[str, str]](), 0
     for number in range(arguments.first, arguments.first + arguments.cases):
@@ -37,7 +37,7 @@ def main() -> None:
                 f"    python scripts/fuzz.py --seed {arguments.seed} --first {number} --cases 1{family}",
                 flush=True,
             )
-    outcomes = ("right", "sentence", *FAILURES)
+    outcomes = ("answer", "error", *FAILURES)
     print(f"{'family':>14} " + " ".join(f"{name:>9}" for name in outcomes))
     for family in (*FAMILIES, "all"):
         row = [sum(n for (name, what), n in counts.items() if what == o and family in (name, "all")) for o in outcomes]

@@ -1,13 +1,12 @@
-"""Odd inputs, drawn at random, for the library and the command line.
+"""Fuzzing of the library and the command line with invalid and unusual inputs.
 
-A case is decided by a seed and a number. It draws a family of :data:`FAMILIES`, then inputs that are slightly or badly
-wrong, and calls the library with them. Its outcome is one of
+A seed and a number determine a case: its family in :data:`FAMILIES` and its random inputs. The outcome is one of
 
-- right: an answer, and where a cheap oracle knows the truth, the true one;
-- sentence: an :class:`~asgnn.errors.AsgnnError`, or a sentence on standard error and its exit code;
+- answer: a result, which agrees with an oracle if there is a cheap one;
+- error: an :class:`~asgnn.errors.AsgnnError`, or a message on standard error and its exit code;
 - exception, nan, wrong, hang: a failure.
 
-``tests/test_fuzz.py`` runs a few hundred cases in the suite, ``scripts/fuzz.py`` as many as wanted.
+``tests/test_fuzz.py`` runs a few thousand cases in the test suite, ``scripts/fuzz.py`` any number.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ FAMILIES: dict[str, tuple[float, Callable[[Draw], None]]] = {
 
 @dataclass(frozen=True)
 class Result:
-    """What one case came to."""
+    """The outcome of one case."""
 
     number: int
     family: str
@@ -81,8 +80,8 @@ def run_case(seed: int, number: int, family: str | None = None) -> Result:
             FAMILIES[family][1](draw)
     except AsgnnError as known:
         text = str(known)
-        whole = text.endswith(".") and "\n" not in text and len(text) > 10
-        return Result(number, family, "sentence" if whole else "wrong", text if whole else f"no sentence: {text!r}")
+        valid = text.endswith(".") and "\n" not in text and len(text) > 10
+        return Result(number, family, "error" if valid else "wrong", text if valid else f"not one sentence: {text!r}")
     except Nan as found:
         return Result(number, family, "nan", str(found))
     except Wrong as found:
@@ -93,12 +92,12 @@ def run_case(seed: int, number: int, family: str | None = None) -> Result:
         last = traceback.extract_tb(found.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         return Result(number, family, "exception", f"{type(found).__name__}: {found} ({place})")
-    return Result(number, family, "right", "")
+    return Result(number, family, "answer", "")
 
 
 @contextlib.contextmanager
 def _alarm() -> Iterator[None]:
-    """Raises :class:`Hang` in this thread when the time is over; other threads have no alarm."""
+    """Raises :class:`Hang` after :data:`LIMIT` seconds; only the main thread can have an alarm."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Odd commands, stores and files for the command line."""
+"""Fuzzing of the command line: commands, stores and files."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from asgnn.errors import AsgnnError
 from tests.fuzz.draw import LIMIT, Draw, Wrong, must
 
 DEFECT = ("defect of asgnn", "Traceback")
-# A training of a moment, without files of other people.
+# A short training that needs no downloaded files.
 SHORT = ["--dataset", "cora", "--split", "random", "--set", "epochs=1", "--trials", "1"]
 
 
-def surroundings() -> dict[str, str]:
-    """Without a network, a mirror or the cache of a person."""
+def environment() -> dict[str, str]:
+    """Returns environment variables that disable the network, the mirror and the user's cache."""
     return {"ASGNN_CACHE": str(Path.cwd() / "cache"), "ASGNN_MIRROR": "", "https_proxy": "http://127.0.0.1:9"}
 
 
 def command(*words: str) -> tuple[int, str, str]:
-    """Runs the command line in this process: exit code, standard output, standard error."""
+    """Runs the command line in this process and returns exit code, standard output and standard error."""
     code: Any = 0
     texts = []
     with (
         tempfile.TemporaryFile("w+", errors="replace") as out,
         tempfile.TemporaryFile("w+", errors="replace") as err,
         mock.patch.object(sys, "argv", ["asgnn", *words]),
-        mock.patch.dict(os.environ, surroundings() | {"COLUMNS": "200"}),
+        mock.patch.dict(os.environ, environment() | {"COLUMNS": "200"}),
     ):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
@@ -52,18 +52,18 @@ def command(*words: str) -> tuple[int, str, str]:
     return int(code or 0), texts[0], texts[1]
 
 
-def judged(code: int, out: str, err: str) -> None:
-    """An exit code and texts as they should be: raises what :func:`run_case` tells apart."""
+def check_result(code: int, out: str, err: str) -> None:
+    """Checks the result of a command: raises AsgnnError for a proper error message, Wrong for a defect."""
     for words in DEFECT:
         if words in err:
             raise Wrong(" ".join(err.split())[-300:])
     if code == 0:
-        must("nan" not in out.lower().split(), "nan in what was printed")
+        must("nan" not in out.lower().split(), "the output contains nan")
         return
     must(code in (1, 2, 3, 130), f"exit code {code}")
-    # A command without its arguments prints its help.
-    must(bool(err.strip()) or "Usage:" in out, f"exit code {code} without a sentence")
-    raise AsgnnError("The command line said: " + " ".join(err.split()).rstrip(".") + ".")
+    # A command without arguments prints its help.
+    must(bool(err.strip()) or "Usage:" in out, f"exit code {code} without a message")
+    raise AsgnnError("The command line printed: " + " ".join(err.split()).rstrip(".") + ".")
 
 
 def odd_word(draw: Draw) -> str:
@@ -90,14 +90,14 @@ OPTIONS = {
 
 
 def case_command(draw: Draw) -> None:
-    """A command with one or two options that are odd; the rest keeps it short where it is right."""
+    """Runs a command with up to two unusual options; the other options keep it short."""
     name = draw.one("train", "train", "attack", "attack", "reproduce", "report", "demo", "datasets", "store", "nothing")
     output = str(draw.folder / "out")
     words: list[str] = {
         "train": [*SHORT, "--model", draw.one("mlp", "sgc")],
         "attack": ["--dataset", "cora", "--method", draw.one("random", "dice"), "--rate", "0.001", "--split", "random",
                    "-o", "out.npz"],
-        # nothing that is right here would be short, so one thing is always wrong
+        # A valid run would take long, so one option is always invalid.
         "reproduce": ["small", "--store", "out.sqlite", "--trials", draw.one("0", "-1"), "--device", "cpu"],
         "demo": ["--trials", draw.one("0", "-1", "x"), "-o", output],
         "report": [draw.path(), "-o", output],
@@ -112,42 +112,42 @@ def case_command(draw: Draw) -> None:
             if name == "reproduce" and option == "--trials":
                 continue
             words += [option, odd_word(draw)]
-    judged(*command(*([] if name == "nothing" else [name]), *words))
+    check_result(*command(*([] if name == "nothing" else [name]), *words))
 
 
 @functools.cache
 def small_store() -> bytes:
-    """A store with the outcomes of a few short trainings."""
+    """Returns the bytes of a store with two short trainings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.sqlite"
         for model in ("mlp", "sgc"):
             code, _, err = command("train", *SHORT, "--model", model, "--store", str(path))
             if code:
-                raise Wrong(f"a store cannot be made: {err}")
+                raise Wrong(f"cannot create a store: {err}")
         return path.read_bytes()
 
 
 def counts_and_figure(path: Path) -> tuple[Any, Any]:
-    """What a store holds, and the accuracy it has for one training; raises what :func:`run_case` tells apart."""
+    """Returns the counts of a store and the accuracy that it has for one training."""
     shown = command("store", "show", str(path), "--json")
-    judged(*shown)
+    check_result(*shown)
     trained = command("train", *SHORT, "--model", "mlp", "--store", str(path), "--json")
-    judged(*trained)
+    check_result(*trained)
     counts = {name: json.loads(shown[1])[name] for name in ("trainings", "choices", "series", "attacks")}
     return counts, json.loads(trained[1])["test_mean"]
 
 
 @functools.cache
-def truth() -> tuple[Any, Any]:
-    """The same of the store as it was written."""
+def expected_of_store() -> tuple[Any, Any]:
+    """Returns :func:`counts_and_figure` of the undamaged store."""
     path = Path("whole.sqlite")
     path.write_bytes(small_store())
     return counts_and_figure(path)
 
 
 def case_store(draw: Draw) -> None:
-    """Reads a store whose bytes or fields are not what was written: what is accepted must be what was written."""
-    path, expected = Path("a.sqlite"), truth()
+    """Reads a damaged store; it must be rejected or give the original figures."""
+    path, expected = Path("a.sqlite"), expected_of_store()
     path.write_bytes(small_store())
     if draw.chance(0.6):
         path.write_bytes(draw.damage(small_store()))
@@ -155,16 +155,16 @@ def case_store(draw: Draw) -> None:
         tamper_with_store(draw, path)
     match draw.count(0, 3):
         case 0:
-            judged(*command("store", "merge", "b.sqlite", str(path)))
+            check_result(*command("store", "merge", "b.sqlite", str(path)))
         case 1:
-            judged(*command("report", str(path), "-o", "report", "--format", "markdown"))
+            check_result(*command("report", str(path), "-o", "report", "--format", "markdown"))
         case _:
             found = counts_and_figure(path)
-            must(found == expected, f"{found} out of a damaged store instead of {expected}")
+            must(found == expected, f"{found} from a damaged store instead of {expected}")
 
 
 def tamper_with_store(draw: Draw, path: Path) -> None:
-    """One field of one table gets another value, as an editor of SQLite files would give it."""
+    """Changes one column of one table, as a database editor would."""
     with contextlib.closing(sqlite3.connect(path)) as connection, contextlib.suppress(sqlite3.Error):
         tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         table = draw.one(*tables)
@@ -190,17 +190,17 @@ def tamper_with_store(draw: Draw, path: Path) -> None:
 
 
 def case_poisoned_file(draw: Draw) -> None:
-    """Trains on flips out of a damaged file."""
+    """Trains on flips from a damaged file."""
     clean = asgnn.load_dataset("cora")
     path = draw.folder / "flips.npz"
     attacks.random_flips(clean, 3, draw.generator()).save(path)
     if draw.chance(0.8):
         path.write_bytes(draw.damage(path.read_bytes()))
-    judged(*command("train", *SHORT, "--model", "sgc", "--poisoned", str(path)))
+    check_result(*command("train", *SHORT, "--model", "sgc", "--poisoned", str(path)))
 
 
 def case_process(draw: Draw) -> None:
-    """The same in a process of its own, in odd surroundings."""
+    """Runs a command as a separate process in an unusual environment."""
     words = draw.one(
         ["datasets"], ["--version"], ["store", "show", "nowhere"], ["report", "."], ["train", "--dataset", "x"],
         ["attack", "--dataset", "cora", "--method", "random", "--rate", "inf", "-o", "out.npz"],
@@ -212,8 +212,8 @@ def case_process(draw: Draw) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "asgnn", *words],
         capture_output=True,
-        env={**os.environ, **surroundings(), **odd},
+        env={**os.environ, **environment(), **odd},
         timeout=LIMIT,
         check=False,
     )
-    judged(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    check_result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))

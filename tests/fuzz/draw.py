@@ -1,4 +1,4 @@
-"""Odd things to draw: graphs, numbers, sets of nodes, paths, damaged bytes; and the words for what is found."""
+"""Random inputs, valid and invalid: graphs, numbers, node sets, paths, damaged bytes; and the kinds of failure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NAN, INF = math.nan, math.inf
 
 
 class Nan(Exception):
-    """A number that is not finite came out without a word."""
+    """A result contains NaN or infinity without an error."""
 
 
 class Wrong(Exception):
-    """An oracle knows another answer."""
+    """A result differs from the oracle's."""
 
 
 class Hang(BaseException):
@@ -44,7 +44,7 @@ def must(truth: bool, what: str) -> None:
 
 
 class Draw:
-    """A generator of odd things."""
+    """A generator of random inputs."""
 
     folder: Path
 
@@ -52,12 +52,12 @@ class Draw:
         self.rng = rng
 
     def one(self, *choices: Any) -> Any:
-        """One of the choices; a function is called with this generator."""
+        """Returns one of the choices; calls it with this generator if it is a function."""
         found = choices[int(self.rng.integers(len(choices)))]
         return found(self) if callable(found) and not isinstance(found, type) else found
 
     def mostly(self, right: Any, *odd: Any) -> Any:
-        """What is right, or now and then one of the odd choices."""
+        """Returns ``right``, or with probability 0.3 one of the odd choices."""
         return right if self.chance(0.7) else self.one(*odd)
 
     def chance(self, probability: float) -> bool:
@@ -73,7 +73,7 @@ class Draw:
         return int(self.rng.integers(low, high + 1))
 
     def graph(self, low: int = 15, high: int = 40) -> Data:
-        """A graph that is right: connected or not, weighted or not, wholly or partly labelled."""
+        """Returns a valid graph: connected or not, weighted or not, fully or partly labelled."""
         n = self.count(low, high)
         dense = np.triu(self.rng.random((n, n)) < self.rng.choice([0.05, 0.15, 0.4]), 1)
         edge_index = torch.from_numpy(np.stack(np.nonzero(dense | dense.T)))
@@ -89,7 +89,7 @@ class Draw:
         return data
 
     def odd_graph(self) -> Any:
-        """A graph with no, one or two things wrong with it."""
+        """Returns a graph with up to two mutations."""
         data = self.graph()
         for _ in range(self.count(0, 2)):
             name = self.one(*MUTATIONS)
@@ -105,7 +105,7 @@ class Draw:
         )  # fmt: skip
 
     def odd_count(self) -> Any:
-        """An odd number of layers or steps, none that is right and takes long."""
+        """Returns an odd number of layers or steps, but no valid one that takes long."""
         found = self.odd_number()
         return 4 if isinstance(found, int) and 100 < found < 2**31 else found
 
@@ -113,7 +113,7 @@ class Draw:
         return float(self.rng.uniform(low, high))
 
     def nodes(self, num_nodes: int) -> Any:
-        """Sets of nodes: many are right."""
+        """Returns a set of nodes, often a valid one."""
         some = torch.from_numpy(self.rng.permutation(num_nodes)[: max(1, num_nodes // 3)])
         return self.one(
             some, some, some, some.sort().values, torch.zeros(num_nodes, dtype=torch.bool).index_fill(0, some, True),
@@ -123,7 +123,7 @@ class Draw:
         )  # fmt: skip
 
     def path(self) -> str:
-        """Where no file can be, or none is; always inside this case's own folder, since commands may write there."""
+        """Returns an unusual path inside the folder of this case, since commands may write to it."""
         name = str(
             self.one(
                 "", ".", "nowhere/at/all.npz", "\0", "a b", "x" * 300, "\ud800", "fifo", "folder", "empty", "text",
@@ -140,7 +140,7 @@ class Draw:
         return name
 
     def damage(self, content: bytes) -> bytes:
-        """The same with bytes changed, cut out, put in or put in other places."""
+        """Returns the content with bytes changed, removed or inserted."""
         changed = bytearray(content)
         for _ in range(self.count(1, 4)):
             at = self.count(0, max(0, len(changed) - 1))
@@ -165,7 +165,7 @@ def _set(name: str, value: Callable[[Draw, Data], Any]) -> Callable[[Draw, Data]
         try:
             old = data.get(name)
             data[name] = value(draw, data)
-        except (TypeError, AttributeError, IndexError, RuntimeError):  # an earlier mutation left nothing to change
+        except (TypeError, AttributeError, IndexError, RuntimeError):  # not applicable after an earlier mutation
             data[name] = old
         return data
 

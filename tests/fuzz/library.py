@@ -1,4 +1,4 @@
-"""Odd calls of the library."""
+"""Fuzzing of the library."""
 
 from __future__ import annotations
 
@@ -181,7 +181,9 @@ def case_flips(draw: Draw) -> None:
         must(torch.equal(loaded.flips, flips.flips) and loaded.meta == flips.meta, "what was loaded")
         path.write_bytes(draw.damage(path.read_bytes()))
         damaged = Perturbation.load(path)
-        must(torch.equal(damaged.flips, flips.flips) and damaged.num_nodes == flips.num_nodes, "damage was overlooked")
+        must(
+            torch.equal(damaged.flips, flips.flips) and damaged.num_nodes == flips.num_nodes, "damage was not detected"
+        )
         return
     if draw.chance(0.2):
         flips.save(draw.path())
@@ -243,7 +245,7 @@ def case_asmp(draw: Draw) -> None:
 
 
 def built(draw: Draw, data: Data, **settings: Any) -> tuple[str, torch.nn.Module]:
-    """A model at its start, by the name of its recipe."""
+    """Returns the name of a random recipe and its untrained model."""
     name = draw.one(*RECIPES)
     split = random_split(data, 0, train=0.3, val=0.3)
     return name, recipe(name, **settings).trial(data, split, draw.count(0, 9)).model
@@ -288,7 +290,7 @@ def case_settings(draw: Draw) -> None:
 
 
 def checked(found: Any, data: Data) -> None:
-    """A Fit whose figures are what they say, or which says that it diverged."""
+    """Checks the figures of a Fit, unless it diverged."""
     logits = found.logits[0]
     must(tuple(logits.shape) == (data.x.size(0), num_classes(data)), f"logits have shape {tuple(logits.shape)}")
     if found.diverged:
@@ -336,7 +338,7 @@ def case_accuracy(draw: Draw) -> None:
     classes = predict(model, data)
     must(tuple(classes.shape) == (n,) and int(classes.min()) >= 0, f"{name}: classes of shape {tuple(classes.shape)}")
     y = labels_of(data).numpy()
-    # A node that is named twice may count once or twice, so only sets are compared.
+    # A repeated node may count once or twice, so compare only sets.
     numbers = np.unique(np.arange(n)[nodes.numpy()])
     numbers = numbers[y[numbers] >= 0]
     if nodes.dtype == torch.bool or len(nodes.unique()) == len(nodes):
@@ -371,7 +373,7 @@ ATTACKS: dict[str, dict[str, Any]] = {
 
 
 def attack(name: str, data: Any, budget: Any, train: Any, rng: Any, **options: Any) -> Perturbation:
-    """One attack by its name, with the arguments that all of them could take."""
+    """Runs an attack by its name."""
     options = ATTACKS[name] | options
     method: Callable[..., Perturbation] = getattr(attacks, name)
     if name in ("random_flips", "dice"):
@@ -410,7 +412,7 @@ class Stop(Exception):
 
 @functools.cache
 def half_done(name: str) -> tuple[Data, Tensor, Perturbation, bytes]:
-    """A small graph, its training nodes, an attack of four flips, and what it leaves when it is interrupted."""
+    """Returns a small graph, its training nodes, an attack of four flips, and the checkpoint of an interrupted run."""
     draw = Draw(np.random.default_rng(5))
     data = Data(**{key: value for key, value in draw.graph(30, 30).items() if key != "edge_weight"})
     data.y = torch.arange(30) % 3

@@ -1,4 +1,4 @@
-"""Every test has its own empty cache and no network; the mirror is used only by the tests that ask for it."""
+"""Each test has an empty cache and no network; only tests with the ``mirror`` fixture use the mirror."""
 
 import os
 import socket
@@ -19,15 +19,15 @@ def no_network(*_args, **_kwargs):
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ASGNN_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("ASGNN_MIRROR", raising=False)
     monkeypatch.setattr(urllib.request, "urlopen", no_network)
 
 
 @pytest.fixture
-def mirror(alone: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Turns the real mirror on, if it is there and holds the files."""
+def mirror(isolated: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Enables the mirror; skips the test if the mirror or a file is missing."""
 
     def need(*sources: Source | None) -> Path:
         if not MIRROR:

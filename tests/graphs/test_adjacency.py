@@ -1,4 +1,4 @@
-"""The one adjacency form, held to SciPy's matrices and PyG's normalisation."""
+"""Adjacency against SciPy's matrices and PyG's normalisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def shuffled(graph: str, weights: str) -> tuple[int, Tensor, Tensor | None]:
-    """An awkward graph with its entries in no order, and none, symmetric or asymmetric weights."""
+    """Returns an awkward graph with shuffled edges and no, symmetric or asymmetric weights."""
     n, edge_index = AWKWARD[graph]
     rng = torch.Generator().manual_seed(5)
     edge_index = edge_index[:, torch.randperm(edge_index.size(1), generator=rng)]
@@ -38,7 +38,7 @@ def scipy_matrix(n: int, edge_index: Tensor, weight: Tensor | None) -> sp.csr_ar
 @pytest.mark.parametrize("weights", ["none", "symmetric", "asymmetric"])
 @pytest.mark.parametrize("graph", AWKWARD)
 @pytest.mark.parametrize("device", DEVICES)
-def test_scipy_has_the_same_matrix(device: str, graph: str, weights: str) -> None:
+def test_matrix_equals_scipy(device: str, graph: str, weights: str) -> None:
     n, edge_index, weight = shuffled(graph, weights)
     expected = scipy_matrix(n, edge_index, weight)
     adj = Adjacency.of(edge_index.to(device), n, None if weight is None else weight.to(device))
@@ -66,7 +66,7 @@ def test_scipy_has_the_same_matrix(device: str, graph: str, weights: str) -> Non
 
 @pytest.mark.parametrize("weights", ["none", "symmetric"])
 @pytest.mark.parametrize("graph", AWKWARD)
-def test_pyg_normalises_alike(graph: str, weights: str) -> None:
+def test_normalisation_equals_pyg(graph: str, weights: str) -> None:
     n, edge_index, weight = shuffled(graph, weights)
     adj = Adjacency.of(edge_index, n, weight)
     expected = torch.zeros(n, n, dtype=F64)
@@ -109,7 +109,7 @@ def test_derivatives_of_the_product_in_weights_and_h(weights: str, kind: str) ->
     assert torch.autograd.gradgradcheck(lambda *inputs: product(*inputs).tanh(), leaves)
 
 
-def test_a_fixed_matrix_keeps_nothing_of_what_it_is_multiplied_with() -> None:
+def test_constant_weights_do_not_save_h_for_backward() -> None:
     n, edge_index = AWKWARD["star"]
     adj, h = Adjacency.of(edge_index, n), torch.randn(n, 3, requires_grad=True)
     kept: list[int] = []
@@ -147,11 +147,11 @@ def test_weights_keep_their_dtype_and_ones_have_the_default() -> None:
     assert Adjacency.of(edge_index, n, torch.ones(2, dtype=F64)).weight.dtype == F64
 
 
-def test_a_prepared_adjacency_passes_through_and_is_not_changed() -> None:
+def test_adjacency_is_returned_unchanged() -> None:
     n, edge_index = AWKWARD["star"]
     adj = Adjacency.of(edge_index, n)
     assert Adjacency.of(adj, n) is adj
-    again = Adjacency.of(adj.edge_index, n)  # its own edge_index gives it back, loops and all
+    again = Adjacency.of(adj.edge_index, n)  # edge_index includes the self-loops
     assert torch.equal(again.edge_index, adj.edge_index)
     assert torch.equal(adj.to("cpu").reverse, adj.reverse)
 
@@ -163,7 +163,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_prepared_adjacency_that_does_not_fit_gets_a_sentence(case: str) -> None:
+def test_adjacency_that_does_not_fit_raises(case: str) -> None:
     message, n, weight = BAD[case]
     adj = Adjacency.of(AWKWARD["star"][1], 30)
     with pytest.raises(GraphError, match=message) as caught:

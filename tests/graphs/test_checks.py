@@ -1,4 +1,4 @@
-"""One table of everything that can be wrong with a graph, and the words its sentence must hold."""
+"""Invalid graphs and splits, and the error message of each."""
 
 import re
 
@@ -11,7 +11,7 @@ from asgnn.graphs import Split, check_split, describe, labels_of, num_classes, v
 
 
 def path_graph(**changes) -> Data:
-    """0–1–2–3 and the isolated node 4, with two classes and a split; changes replace attributes."""
+    """Returns the path 0–1–2–3 and the isolated node 4, with two classes and a split; changes replace attributes."""
     edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
     parts = {
         "x": torch.arange(10.0).reshape(5, 2),
@@ -23,7 +23,7 @@ def path_graph(**changes) -> Data:
     }
     data = Data()
     for name, value in (parts | changes).items():
-        # Some of the wrong values are such that Data cannot count its nodes, but it can always store them.
+        # Set one by one: Data's constructor fails on some of the invalid values.
         data[name] = value
     return data
 
@@ -126,7 +126,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("changes", "words"), BAD.values(), ids=BAD.keys())
-def test_bad_graph_gets_one_sentence_that_says_what_and_where(changes, words):
+def test_invalid_graph_raises_one_sentence(changes, words):
     with pytest.raises(GraphError, match=words) as caught:
         validate(path_graph(**changes), need_split=True)
     assert re.fullmatch(r"[^\n]+\.", str(caught.value))
@@ -162,7 +162,7 @@ def test_legal_graphs_pass(changes):
     validate(path_graph(**changes), need_split=True)
 
 
-def test_what_is_not_needed_may_be_missing():
+def test_optional_attributes_may_be_missing():
     validate(path_graph(y=None, train_mask=None, val_mask=None, test_mask=None), need_labels=False)
     validate(path_graph(y=torch.zeros(5).long(), train_mask=NODES), need_labels=False)
     validate(path_graph(y=torch.full((5,), -1)), need_labels=False)
@@ -232,7 +232,7 @@ def test_bad_split(split, words):
         check_split(split, 5)
 
 
-def test_a_split_for_a_graph_names_labelled_nodes_only():
+def test_split_with_unlabelled_nodes_raises():
     split = Split(nodes(0), nodes(1), nodes(2, 3))
     check_split(split, path_graph())
     with pytest.raises(GraphError, match=r"Node 3 in split\.test has no label"):
@@ -242,8 +242,8 @@ def test_a_split_for_a_graph_names_labelled_nodes_only():
             check_split(split, number)
 
 
-def test_random_damage_is_named_where_it_is():
-    """On random graphs, the edge named as lacking its reverse is the one whose reverse was taken away."""
+def test_error_names_the_edge_without_reverse():
+    """Removes one direction of a random edge."""
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
         n = 9

@@ -51,7 +51,7 @@ def test_facts(name, mirror):
         assert set(data.x.unique().tolist()) == {0, 1}
 
 
-def test_builtin_cora_needs_nothing_and_is_small():
+def test_builtin_cora_needs_no_files():
     assert available("cora") == "built in"
     assert load_dataset("cora").num_nodes == 2485
     assert not cache_folder().exists()
@@ -83,7 +83,7 @@ def _resource():
     return resources.files("asgnn.graphs") / "resources" / "cora.npz"
 
 
-def test_builtin_cora_is_under_300_kilobytes_and_without_surprises():
+def test_builtin_cora_file_is_small_and_plain():
     path = _resource()
     assert len(path.read_bytes()) < 300_000
     with np.load(path, allow_pickle=False) as archive:
@@ -117,7 +117,7 @@ def test_unknown_name_lists_the_names_and_the_nearest(name, nearest):
         load_dataset(None)
 
 
-def test_available_looks_at_names_only(tmp_path, monkeypatch):
+def test_available_reads_no_files(tmp_path, monkeypatch):
     source = DATASETS["texas"].source
     for folder, answer in ((tmp_path / "mirror", "mirror"), (tmp_path / "cache", "cached")):
         path = source.within(folder)
@@ -127,7 +127,7 @@ def test_available_looks_at_names_only(tmp_path, monkeypatch):
         assert available("texas") == answer
 
 
-def test_a_dataset_that_is_not_to_be_had():
+def test_unavailable_dataset():
     with pytest.raises(DataUnavailable, match=r"data/texas\.npz of yandex-research.*ASGNN_MIRROR.*put the file at"):
         load_dataset("texas")
 

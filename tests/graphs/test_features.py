@@ -1,4 +1,4 @@
-"""Sparse features give what dense ones give: the product, its gradient, and what dropout leaves."""
+"""Sparse features against dense features: product, gradient and dropout."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def as_dense(x: Tensor) -> Features:
 
 
 def mask_of_entries(features: Features, keep: Tensor) -> Tensor:
-    """A mask over the stored entries (T, nnz) as one over the matrix (T, N, F); where nothing is, it is free."""
+    """Expands a mask over the stored entries (T, nnz) to the matrix (T, N, F)."""
     assert features.by_row is not None
     row = torch.repeat_interleave(torch.arange(features.num_nodes), features.by_row.crow.diff().cpu())
     mask = torch.zeros(keep.size(0), features.num_nodes, features.num_features, dtype=torch.bool)
@@ -93,7 +93,7 @@ def test_gradcheck_of_the_sparse_product() -> None:
 
 
 @pytest.mark.parametrize(("entries", "sparse"), [(0, True), (99, True), (100, False), (1000, False)])
-def test_the_path_is_chosen_at_ten_per_cent(entries: int, sparse: bool) -> None:
+def test_stored_sparse_below_ten_percent(entries: int, sparse: bool) -> None:
     assert SPARSE_BELOW == 0.1
     x = torch.zeros(1000)
     x[torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:entries]] = 1
@@ -103,7 +103,7 @@ def test_the_path_is_chosen_at_ten_per_cent(entries: int, sparse: bool) -> None:
     assert features.size_of_mask == ((entries,) if sparse else (20, 50))
 
 
-def test_a_sparse_tensor_stays_sparse_however_full_and_repeated_entries_add_up() -> None:
+def test_sparse_tensor_stays_sparse_and_duplicates_add_up() -> None:
     x = torch.sparse_coo_tensor(
         torch.tensor([[0, 0, 1], [1, 1, 0]]), torch.tensor([1.0, 2.0, 5.0]), (2, 2), check_invariants=True
     )
@@ -120,11 +120,11 @@ def test_conversion_of_the_dtype(name: str) -> None:
     weight = torch.randn(1, x.size(1), 3, generator=torch.Generator().manual_seed(0), dtype=F64)
     assert single.linear(weight.float(), None, None).dtype == torch.float32
     torch.testing.assert_close(single.linear(weight.float(), None, None)[0], (x @ weight[0]).float())
-    same = features.to("cpu")  # without a dtype nothing is converted
+    same = features.to("cpu")  # no dtype: no conversion
     assert torch.equal(same.linear(weight, None, None), features.linear(weight, None, None))
 
 
-def test_prepared_features_pass_through() -> None:
+def test_features_are_returned_unchanged() -> None:
     features = Features.of(MATRICES["tall"])
     assert Features.of(features) is features
     assert (features.num_nodes, features.num_features) == (200, 3)
@@ -145,7 +145,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_gets_a_sentence(case: str) -> None:
+def test_invalid_input_raises(case: str) -> None:
     x, message = BAD[case]
     with pytest.raises(GraphError, match=message) as caught:
         Features.of(x)
@@ -159,7 +159,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_a_weight_that_does_not_fit_gets_a_sentence(case: str) -> None:
+def test_weight_that_does_not_fit_raises(case: str) -> None:
     message, weight = UNFIT[case]
     for x in (MATRICES["zero row and column"], torch.ones(3, 47, dtype=F64)):
         with pytest.raises(GraphError, match=message):

@@ -35,7 +35,7 @@ def random_flips(seed: int, n: int = 33, count: int = 20) -> Perturbation:
     generator = np.random.default_rng(1000 + seed)
     pairs = np.stack(np.triu_indices(n, 1))
     chosen = pairs[:, generator.permutation(pairs.shape[1])[:count]]
-    # In any direction: the constructor puts them right.
+    # Random directions: the constructor sorts them.
     chosen = np.where(generator.random(count) < 0.5, chosen, chosen[::-1])
     return Perturbation(torch.from_numpy(chosen), n, meta={"seed": str(seed)})
 
@@ -54,17 +54,16 @@ def test_identities(seed):
     assert torch.equal(diff(clean, poisoned).flips, in_order)
     assert torch.equal(diff(poisoned, clean).flips, in_order)
     assert len(diff(clean, clean)) == 0
-    # The dense matrix says the same: |A' - A| is the matrix of flips.
+    # |A' - A| is the matrix of flips.
     dense = np.zeros((33, 33))
     u, v = attack.flips.numpy()
     dense[u, v] = dense[v, u] = 1
     assert np.array_equal(np.abs(to_scipy(poisoned).toarray() - to_scipy(clean).toarray()), dense)
-    # Counts.
     added, removed = attack.added(clean), attack.removed(clean)
     assert added.size(1) + removed.size(1) == len(attack) == 20
     assert poisoned.num_edges == clean.num_edges + 2 * added.size(1) - 2 * removed.size(1)
     assert attack.rate(clean) == 20 / (clean.num_edges // 2)
-    # What is no edge is shared, and the clean graph is as it was.
+    # Other attributes are shared.
     assert poisoned.x is clean.x
     assert poisoned.y is clean.y
 
@@ -104,7 +103,7 @@ def test_edges_in_any_order_and_with_weights():
     order = torch.randperm(clean.num_edges, generator=torch.Generator().manual_seed(0))
     shuffled = clean.clone()
     shuffled.edge_index = clean.edge_index[:, order]
-    # A weight that can be recognised, and is the same in both directions.
+    # A symmetric weight that identifies the edge.
     shuffled.edge_weight = 0.01 * shuffled.edge_index.sum(dim=0)
     poisoned = random_flips(0).apply(shuffled)
     assert torch.equal(poisoned.edge_index, random_flips(0).apply(clean).edge_index)
@@ -132,7 +131,7 @@ def test_awkward_graphs():
 
 
 def test_as_many_edges_as_nodes():
-    """Nothing but the names tells node from edge attributes here."""
+    """Only the names distinguish node from edge attributes here."""
     clean = from_edges(torch.eye(4), [(0, 1), (1, 2)], y=[0, 1, 0, 1])
     clean.edge_weight = torch.full((4,), 0.5)
     clean.train_mask = torch.tensor([True, False, False, False])
@@ -301,7 +300,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
         SAVED["plain"].save(tmp_path / "no" / "such" / "folder.npz")
 
 
-# --- the published attacks ---
+# --- published attacks ---
 
 # dataset, attack, rate: edges added, edges removed
 PUBLISHED = {
@@ -338,7 +337,6 @@ def test_every_published_attack_is_in_the_test():
     assert table == PUBLISHED.keys()
 
 
-# Each clean graph is loaded once for all its attacks.
 clean_graph = functools.cache(load_dataset)
 
 
@@ -379,6 +377,6 @@ def test_not_published(arguments, words):
         load_poisoned(*arguments)
 
 
-def test_a_published_attack_that_is_not_here():
+def test_published_attack_that_is_unavailable():
     with pytest.raises(DataUnavailable, match=r"meta/cora_meta_adj_0\.05\.npz of ChandlerBang/Pro-GNN"):
         load_poisoned("cora", "metattack", 0.05)

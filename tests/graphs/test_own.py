@@ -1,4 +1,4 @@
-"""The flips that the package carries: whole, within their budget, and made as they say."""
+"""The flips included in the package: complete, within budget, with provenance."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ALL = [
 
 
 @pytest.mark.parametrize(("attack", "name", "rate", "split"), ALL)
-def test_what_they_say_of_themselves(attack: str, name: str, rate: float, split: str) -> None:
+def test_meta(attack: str, name: str, rate: float, split: str) -> None:
     found = load_own(name, attack, rate)
     dataset = find_dataset(name)
     assert found.num_nodes == dataset.nodes
-    told = {"attack": attack, "dataset": name, "split": split, "rate": f"{rate:g}"}
-    assert told.items() <= found.meta.items()
+    expected = {"attack": attack, "dataset": name, "split": split, "rate": f"{rate:g}"}
+    assert expected.items() <= found.meta.items()
     assert found.meta["command"].startswith(f"asgnn attack --dataset {name} --method {attack} ")
     assert found.meta["machine"]
     assert found.meta["version"]
@@ -39,7 +39,7 @@ def test_what_they_say_of_themselves(attack: str, name: str, rate: float, split:
 
 
 @pytest.mark.parametrize(("attack", "name", "rate", "split"), [one for one in ALL if one[1] != "cora"])
-def test_they_fit_the_graph(attack: str, name: str, rate: float, split: str, mirror: Callable[..., Path]) -> None:
+def test_flips_fit_the_graph(attack: str, name: str, rate: float, split: str, mirror: Callable[..., Path]) -> None:
     mirror(DATASETS[name].source)
     data, found = load_dataset(name), load_own(name, attack, rate)
     degree = torch.bincount(found.apply(data).edge_index[0], minlength=found.num_nodes)
@@ -52,11 +52,11 @@ def test_they_fit_the_graph(attack: str, name: str, rate: float, split: str, mir
             assert torch.isin(found.targets, random_split(data, 0).test).all()
 
 
-def test_metattack_on_the_built_in_graph_joins_classes() -> None:
+def test_metattack_on_cora_joins_classes() -> None:
     data, found = load_dataset("cora"), load_own("cora", "metattack", 0.25)
     added = found.added(data)
     assert added.size(1) > 0.9 * len(found)
-    # three quarters of random pairs are of different classes too
+    # for random pairs it is three quarters
     assert float((data.y[added[0]] != data.y[added[1]]).float().mean()) > 0.9
     smaller = load_own("cora", "metattack", 0.05)
     assert torch.equal(smaller.flips, found.flips[:, : len(smaller)])
@@ -74,6 +74,6 @@ BAD = {
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD.values(), ids=BAD.keys())
-def test_what_is_not_there(arguments: tuple[str, str, float], words: str) -> None:
+def test_missing_flips_raise(arguments: tuple[str, str, float], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load_own(*arguments)

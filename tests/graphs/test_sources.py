@@ -30,7 +30,7 @@ def place(folder: Path, content: bytes = CONTENT) -> Path:
 
 
 class Answer(io.BytesIO):
-    """An HTTP response; ``then`` is raised when it is read."""
+    """An HTTP response; reading it raises ``then`` if given."""
 
     def __init__(self, content: bytes, then: BaseException | None = None) -> None:
         super().__init__(content)
@@ -44,7 +44,7 @@ class Answer(io.BytesIO):
 
 @pytest.fixture
 def server(monkeypatch):
-    """Answers each request with the next of a list, and counts the requests and the seconds slept."""
+    """Replaces the network: returns prepared answers and records requests and sleeps."""
 
     server = SimpleNamespace(answers=[], requests=[], slept=[])
 
@@ -87,7 +87,7 @@ CACHE_RULES = [
 
 
 @pytest.mark.parametrize(("environment", "folder"), CACHE_RULES)
-def test_where_the_cache_is(monkeypatch, environment, folder):
+def test_cache_folder(monkeypatch, environment, folder):
     for name in ("ASGNN_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -103,7 +103,7 @@ def test_cache_before_mirror_before_download(tmp_path, monkeypatch, server):
     assert downloaded.read_bytes() == CONTENT
     assert server.requests == [SOURCE.url]
     assert files_under(tmp_path) == ["graph.npz"]
-    # The file is as readable as any other the user makes.
+    # The file has the user's default permissions.
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE(downloaded.stat().st_mode) == 0o666 & ~umask
@@ -145,8 +145,8 @@ def test_a_mirror_that_is_no_folder(tmp_path, monkeypatch):
         fetch(SOURCE)
 
 
-def test_without_network_one_sentence_names_both_remedies_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it must not wait for a name that does not resolve"))
+def test_without_network_the_message_names_both_remedies(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("must not wait if the name does not resolve"))
     with pytest.raises(DataUnavailable) as caught:
         fetch(SOURCE)
     sentence = str(caught.value)
@@ -166,7 +166,7 @@ def http_error(code: int) -> urllib.error.HTTPError:
     return urllib.error.HTTPError(SOURCE.url, code, "reason", {}, None)
 
 
-PASSING = {
+TEMPORARY = {
     "reset": ConnectionResetError(104, "Connection reset by peer"),
     "reset while connecting": urllib.error.URLError(ConnectionResetError(104, "Connection reset by peer")),
     "busy": http_error(503),
@@ -178,9 +178,9 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("failure", PASSING.keys())
-def test_what_may_pass_is_tried_again(tmp_path, server, failure):
-    answer = PASSING[failure]
+@pytest.mark.parametrize("failure", TEMPORARY.keys())
+def test_temporary_errors_are_retried(tmp_path, server, failure):
+    answer = TEMPORARY[failure]
     server.answers += [answer, Answer(CONTENT)]
     assert fetch(SOURCE).read_bytes() == CONTENT
     assert len(server.requests) == 2
@@ -196,7 +196,7 @@ def test_three_attempts_and_no_more(tmp_path, server):
     assert files_under(tmp_path) == []
 
 
-LASTING = {
+PERMANENT = {
     "not found": (http_error(404), "HTTP Error 404"),
     "no route": (urllib.error.URLError(OSError(101, "Network is unreachable")), "Network is unreachable"),
     "refused": (
@@ -207,8 +207,8 @@ LASTING = {
 }
 
 
-@pytest.mark.parametrize(("failure", "words"), LASTING.values(), ids=LASTING.keys())
-def test_what_will_not_pass_is_tried_once(server, failure, words):
+@pytest.mark.parametrize(("failure", "words"), PERMANENT.values(), ids=PERMANENT.keys())
+def test_permanent_errors_are_not_retried(server, failure, words):
     server.answers.append(failure)
     with pytest.raises(DataUnavailable, match=words):
         fetch(SOURCE)
@@ -276,7 +276,7 @@ def test_a_download_without_end_is_stopped(tmp_path, monkeypatch, server):
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", "pipe"])
-def test_what_has_no_end_is_not_read(tmp_path, place):
+def test_devices_and_pipes_are_not_read(tmp_path, place):
     path = tmp_path / place
     if place == "pipe":
         os.mkfifo(path)
@@ -285,7 +285,7 @@ def test_what_has_no_end_is_not_read(tmp_path, place):
             read(path)
 
 
-def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+def test_only_files_are_replaced(tmp_path):
     pipe, link, folder = tmp_path / "pipe", tmp_path / "link", tmp_path / "folder"
     os.mkfifo(pipe)
     link.symlink_to(pipe)
@@ -298,7 +298,7 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "pipe"]
 
 
-def test_names_that_no_file_system_can_spell():
+def test_invalid_file_names():
     for name in ("a\0b", "\ud800"):
         with pytest.raises(DataUnavailable, match="cannot be read"):
             read_npz(Path(name), ["a"])
@@ -336,7 +336,7 @@ def test_read_npz_equals_numpy(tmp_path):
 
 
 class Trap:
-    """Unpickling it would be noticed."""
+    """Fails the test when unpickled."""
 
     def __reduce__(self):
         return (pytest.fail, ("a pickle was loaded",))
@@ -388,8 +388,8 @@ def test_damaged_arrays(tmp_path, content):
     assert str(caught.value).endswith(".")
 
 
-def test_any_cut_and_any_changed_byte_is_a_sentence(tmp_path):
-    """Never another exception, whatever the damage; and damage to the data is never overlooked."""
+def test_damaged_archives_raise_data_corrupt(tmp_path):
+    """Any damage raises DataCorrupt or leaves the array intact."""
     array = np.arange(200)
     whole = npz(tmp_path / "a.npz", a=array).read_bytes()
     path = tmp_path / "b.npz"

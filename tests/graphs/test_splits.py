@@ -60,7 +60,7 @@ def test_random_split_draws_labelled_nodes_only(missing):
     check_split(split, data)
     parts = [len(split.train), len(split.val), len(split.test)]
     assert parts == [8, 4, 28]
-    # The order of the draw is that of the full graph, so that its first labelled nodes are for training here, too.
+    # The order is that of the full graph, so its labelled training nodes are training nodes here.
     assert set(full.train[full.train % 3 != 1].tolist()) <= set(split.train.tolist())
 
 
@@ -80,7 +80,7 @@ def test_split_of_reads_the_masks_or_takes_the_split_given():
     assert split_of(data, given) is given
 
 
-def test_split_of_leaves_nodes_without_a_label_out_and_says_how_many():
+def test_split_of_removes_unlabelled_nodes_with_a_warning():
     data = masked([0, -1, 0, 1, -1, 1], [0, 1], [2], [3, 4, 5])
     given = Split(torch.tensor([1, 0]), torch.tensor([2]), torch.tensor([3, 4, 5]))
     for split in (None, given):
@@ -146,7 +146,7 @@ def test_published_split_fits_the_builtin_graph(mirror):
     poisoned = apply_split(data, split)
     assert poisoned.train_mask.sum() == 247
     assert "train_mask" not in data
-    # Every class can be learned.
+    # Every class occurs in the training set.
     assert data.y[split.train].unique().numel() == 7
 
 

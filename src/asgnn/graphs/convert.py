@@ -137,7 +137,9 @@ def _array(values: Any, name: str, objects: bool = False) -> NDArray[Any]:
 
 def _pairs(edges: Any) -> NDArray[Any]:
     if isinstance(edges, Tensor):
-        if edges.dtype not in INTEGERS and edges.numel():
+        if edges.numel() == 0:
+            return np.empty((0, 2), dtype=np.int64)
+        if edges.dtype not in INTEGERS:
             raise GraphError(f"edges contains {dtype_name(edges.dtype)} values; node indices must be integers.")
         edges = edges.detach().cpu().to_dense().numpy()
     if hasattr(edges, "__array__"):
