@@ -165,7 +165,13 @@ def _set(name: str, value: Callable[[Draw, Data], Any]) -> Callable[[Draw, Data]
         try:
             old = data.get(name)
             data[name] = value(draw, data)
-        except (TypeError, AttributeError, IndexError, RuntimeError):  # not applicable after an earlier mutation
+        except (
+            TypeError,
+            AttributeError,
+            IndexError,
+            ValueError,
+            RuntimeError,
+        ):  # not applicable after an earlier mutation
             data[name] = old
         return data
 
