@@ -306,7 +306,8 @@ def checked(found: Any, data: Data) -> None:
 
 def case_fit(draw: Draw) -> None:
     data = draw.odd_graph() if draw.chance(0.7) else draw.graph()
-    clean = draw.graph() if not isinstance(data, Data) else data
+    usable = isinstance(data, Data) and isinstance(data.x, Tensor) and data.x.dim() == 2
+    clean = data if usable else draw.graph()
     split = None if draw.chance(0.3) else random_split(clean, 0, train=0.3, val=0.3)
     if draw.chance(0.2):
         width = int(clean.x.size(1))
