@@ -65,7 +65,7 @@ def row(device: str, workers: int, datasets: list[str], rates: list[float]) -> d
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "row.sqlite") as store:
         with processes(workers, device) if workers > 1 else nullcontext(local(device)) as run:
-            choices = [choice for some in Engine(store, run, device).carry_out(asked) for choice in some]
+            choices = [choice for some in Engine(store, run, device).run(asked) for choice in some]
         trainings = store.summary().trainings
     seconds = time.perf_counter() - began
     return {"cells": len(choices), "trainings": trainings, "workers": workers, "seconds": round(seconds, 1)}

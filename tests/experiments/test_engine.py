@@ -137,7 +137,7 @@ def settle(
     asked: Sequence[Question], figures: Callable[[Training], Figures] = made_up
 ) -> tuple[list[Choice], list[Training]]:
     executor = Pretends(figures)
-    choices = Engine(Store.in_memory(), executor).settle(asked)
+    choices = Engine(Store.in_memory(), executor).answer(asked)
     return choices, executor.trainings
 
 
@@ -248,7 +248,7 @@ def test_the_plan_counts_what_tables_share_once() -> None:
     executor = Pretends()
     engine = Engine(Store.in_memory(), executor)
     for wave in everything.waves:
-        engine.settle(wave)
+        engine.answer(wave)
     assert len(executor.trainings) == everything.expected
 
 
@@ -295,18 +295,19 @@ def test_everything_that_is_not_restricted() -> None:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "table": ("table9", {}, "no table 'table9'; the tables are table1, table2, table3, small"),
+    "table": ("table9", {}, "no table or figure 'table9'; choose from table1, table2"),
     "dataset": ("table3", {"datasets": ["acm"]}, "table3 has no dataset acm; it has cora"),
     "row": ("table3", {"models": ["prognn"]}, "table3 has no row 'prognn'; its rows are gcn, asgnn-paper"),
     "rate": ("table2", {"rates": [0.25]}, r"table2 has no rate 0.25; it has 0.0, 1.0, 2.0"),
-    "trials": ("table1", {"trials": 0}, "at least one trial and at most 10,000; trials is 0"),
+    "trials": ("table1", {"trials": 0}, "trials must be a whole number from 1 to 10000; it is 0"),
     "figure": ("figure-structure", {"datasets": ["acm"]}, "asgnn-paper, asgnn on cora at 0 and 0.25; it cannot be"),
     "figure on random splits": (
         "figure-structure",
         {"splits": "random"},
-        "given splits; random ones are for tables",
+        "uses the given splits; random splits are for tables only",
     ),
-    "splits": ("table1", {"splits": "other"}, "no table 'table1-other'"),
+    "search": ("table1", {"search": "papper"}, "search must be one of none, small, wide, paper; it is 'papper'"),
+    "splits": ("table1", {"splits": "other"}, "splits must be given or random; it is 'other'"),
 }
 
 
@@ -333,7 +334,7 @@ def test_waves_are_cells_or_everything_together() -> None:
 
 def batched(store: Store, asked: Sequence[Question], largest: int | None = 5) -> list[Batch]:
     executor = Pretends()
-    Engine(store, executor, largest=largest).settle(asked)
+    Engine(store, executor, largest=largest).answer(asked)
     return executor.batches
 
 
@@ -417,7 +418,7 @@ def test_a_run_that_was_stopped_anywhere_ends_the_same(asked: Sequence[Question]
     for left in range(count):
         store = Store.in_memory()
         with pytest.raises(KeyboardInterrupt):
-            Engine(store, Stops(left=left), largest=5).settle(asked)
+            Engine(store, Stops(left=left), largest=5).answer(asked)
         assert len(batched(store, asked)) == count - left  # nothing that was finished is done again
         assert store.content() == whole.content()
 
@@ -431,7 +432,7 @@ def test_together_or_apart_the_batches_are_the_same(splits: str) -> None:
         engine = Engine(Store.in_memory(), executor)
         restricted = {"datasets": ["cora"], "models": ["gcn", "appnp"], "rates": [0.0, 5.0]}
         asked = plan("table2", **restricted, search="small", splits=splits, together=together)
-        for _ in engine.carry_out(asked):
+        for _ in engine.run(asked):
             pass
         return {batch.trainings for batch in executor.batches}
 
@@ -456,12 +457,12 @@ def test_an_attack_is_made_once(asked: Sequence[Question], made_up_attacks: list
 def test_progress_counts_to_what_was_expected() -> None:
     seen: list[int] = []
     store = Store.in_memory()
-    Engine(store, Pretends(), largest=5, progress=lambda done, batch: seen.append(done)).settle(ASKED[:1])
+    Engine(store, Pretends(), largest=5, progress=lambda done, batch: seen.append(done)).answer(ASKED[:1])
     assert seen == sorted(seen)
     assert seen[-1] == ASKED[0].expected()
     seen.clear()
     store._connection.execute("DELETE FROM trainings WHERE key = (SELECT max(key) FROM trainings)")
-    Engine(store, Pretends(), largest=5, progress=lambda done, batch: seen.append(done)).settle(ASKED[:1])
+    Engine(store, Pretends(), largest=5, progress=lambda done, batch: seen.append(done)).answer(ASKED[:1])
     assert seen[-1] == ASKED[0].expected()
 
 
@@ -562,7 +563,7 @@ def test_nettack_on_a_random_split(rate: float) -> None:
     """The targets are test nodes of this split; without flips they are the same."""
     store, executor = Store.in_memory(), Pretends()
     case = replace(ON_RANDOM, attacks=(Attack("nettack", "made", rate),))
-    Engine(store, executor).settle([ask(row(), case=case, trials=2)])
+    Engine(store, executor).answer([ask(row(), case=case, trials=2)])
     data = load_dataset("cora")
     for trial, batch in enumerate(executor.batches):
         assert batch.flips is not None
@@ -578,7 +579,7 @@ def test_nettack_on_a_random_split(rate: float) -> None:
 def test_a_clean_cell_is_what_train_gives() -> None:
     """``asgnn train --split random``, seed by seed."""
     with Store.in_memory() as store:
-        (choice,) = Engine(store, local("cpu")).settle([ask(row(), case=CLEAN_ON_RANDOM, trials=2)])
+        (choice,) = Engine(store, local("cpu")).answer([ask(row(), case=CLEAN_ON_RANDOM, trials=2)])
         found = list(store.get(choice.trainings).values())
     assert [str(one.training.case.split) for one in found] == ["random:0", "random:1"]
     summary = run_trials(parse_case("cora", split="random"), "gcn", trials=2)
@@ -620,10 +621,10 @@ def test_metattack_is_made_once_a_split_and_an_interrupted_run_resumes(monkeypat
     with Store.in_memory() as stopped, Store.in_memory() as whole:
         monkeypatch.setattr(engine, "make_attack", stop)
         with pytest.raises(KeyboardInterrupt):
-            Engine(stopped, local("cpu"), attacking=report).settle(asked)
+            Engine(stopped, local("cpu"), attacking=report).answer(asked)
         monkeypatch.setattr(engine, "make_attack", make_attack)
         assert stopped.summary().attacks == 1  # kept at once
-        Engine(stopped, watched, attacking=report).settle(asked)
+        Engine(stopped, watched, attacking=report).answer(asked)
         assert reported == [(f"random:{i}", made, 5) for i in range(2) for made in range(1, 6)]
         assert {rate: {len(one) for one in flips} for rate, flips in seen.items()} == {0.0005: {2}, 0.001: {5}}
         for small, large in itertools.product(seen[0.0005], seen[0.001]):
@@ -631,7 +632,7 @@ def test_metattack_is_made_once_a_split_and_an_interrupted_run_resumes(monkeypat
             assert small.flips.equal(large.first(2).flips) == same
         # the rates one by one, the largest last: the results do not depend on what else was asked for
         for rate in FEW:
-            Engine(whole, local("cpu")).settle([one for one in asked if one.case.amount == rate])
+            Engine(whole, local("cpu")).answer([one for one in asked if one.case.amount == rate])
         assert stopped.content() == whole.content()
         assert (whole.summary().attacks, whole.summary().trainings) == (2, 2 * 2 * 3)
 
@@ -754,10 +755,10 @@ def test_layers_are_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [ask(row(name, model=name), trials=2) for name in ROWS] + [ask(row("asgnn-frozen"), trials=2)]
     store = Store.in_memory()
     for _ in range(2):
-        for _ in Engine(store, Pretends()).carry_out(Plan([asked], asked, ["weights"])):
+        for _ in Engine(store, Pretends()).run(Plan([asked], asked, ["weights"])):
             pass
     assert watched == list(ROWS)
-    for _ in Engine(store, Pretends()).carry_out(Plan([asked], asked, ["weights", "objective"])):
+    for _ in Engine(store, Pretends()).run(Plan([asked], asked, ["weights", "objective"])):
         pass
     assert watched == [*ROWS, *ROWS]  # another figure needs another series
 
@@ -803,7 +804,7 @@ def test_a_tiny_table_is_trained_kept_and_found_again(tmp_path: Path) -> None:
     asked = questions(tiny(), trials=3)
     assert [one.row.name for one in asked] == ["gcn", "gcn", "mlp"]
     with Store.open(tmp_path / "a.sqlite") as store, Store.open(tmp_path / "b.sqlite") as other:
-        choices = Engine(store, local("cpu")).settle(asked)
+        choices = Engine(store, local("cpu")).answer(asked)
         assert {one.key for one in store.choices()} == {one.key for one in choices}
         summary = store.summary()
         assert (summary.choices, summary.attacks) == (3, 2)  # dice, and Nettack on validation nodes on top of it
@@ -818,6 +819,6 @@ def test_a_tiny_table_is_trained_kept_and_found_again(tmp_path: Path) -> None:
         assert len(judged) == 6
         assert all("target" in one.figures for one in judged)
         engine = Engine(store, Pretends(lambda training: pytest.fail("trained again")))
-        assert engine.settle(asked) == choices
-        Engine(other, local("cpu")).settle(asked)
+        assert engine.answer(asked) == choices
+        Engine(other, local("cpu")).answer(asked)
         assert other.content() == store.content()

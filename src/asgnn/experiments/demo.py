@@ -1,4 +1,4 @@
-"""The demo: three models on the built-in graph, clean and under ever heavier attack; resumes if interrupted."""
+"""The demo: three models on the built-in graph, clean and under attack; resumes if interrupted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from asgnn.experiments.engine import Engine
 from asgnn.experiments.executors import local
 from asgnn.experiments.store import Store
 from asgnn.experiments.trials import summarise
-from asgnn.experiments.values import check_trials, parse_case, trainings_of
+from asgnn.experiments.values import MAX_TRIALS, parse_case, trainings_of
 from asgnn.graphs import own_split
 from asgnn.graphs.sources import write_file
 from asgnn.progress import Progress
+from asgnn.settings import check_count
 
 MODELS = ("gcn", "appnp", "asgnn")
 RATES = (0.0, 0.1, 0.25)
@@ -23,7 +24,7 @@ ATTACK = "own-metattack"
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo measured: ``figures[model, rate]`` is the summary of the trials."""
+    """Results of the demo: ``figures[model, rate]`` is the summary of the trials."""
 
     figures: dict[tuple[str, float], dict[str, Any]]
     files: tuple[Path, ...]
@@ -37,17 +38,16 @@ def run_demo(
     fresh: bool = False,
     progress: Progress | None = None,
 ) -> Demo:
-    """Measure every model at every rate; keeps results.sqlite and writes table.md and curves.png in ``folder``.
+    """Measure every model at every rate; writes results.sqlite, table.md and curves.png into ``folder``.
 
-    What an earlier run has kept is taken over, unless ``fresh``.
+    Reuses the results of an earlier run unless ``fresh``.
     """
-    check_trials(trials)
+    check_count("trials", trials, 1, MAX_TRIALS)
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / "results.sqlite"
     if fresh:
         results.unlink(missing_ok=True)
-    # one split for all trials: the one whose training labels the attack was made with
-    split = own_split("cora", "metattack")
+    split = own_split("cora", "metattack")  # one split for all trials: the attack knew its training labels
     asked = {
         (model, rate): trainings_of(parse_case("cora", ATTACK if rate else None, rate, split), model, (), trials)
         for rate in RATES
@@ -78,8 +78,8 @@ def _markdown(figures: dict[tuple[str, float], dict[str, Any]], trials: int) -> 
 
 
 def _curves(figures: dict[tuple[str, float], dict[str, Any]]) -> bytes:
-    """Accuracy against the share of flipped edges, a line a model, as a PNG."""
-    from matplotlib.figure import Figure  # of the extra cli
+    """A PNG: accuracy by the share of flipped edges, one line per model."""
+    from matplotlib.figure import Figure  # in the extra "cli"
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()

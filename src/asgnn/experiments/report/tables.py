@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asgnn.experiments.spec import RANDOM, Spec
+from asgnn.experiments.spec import RANDOM, SEARCHES, Spec
 from asgnn.experiments.values import Choice, Outcome
 
-SEARCHES = ("none", "small", "wide", "paper")  # from the least to the most thorough
 DIVERGED = "diverged"  # in an outcome's figures: 1.0 if the training diverged
 
 
