@@ -2,7 +2,7 @@
 
     python scripts/fuzz.py --cases 5000 --seed 0
 
-Exits with 1 where a case fails; each failure comes with the line that repeats it.
+Exits with 1 if a case fails; prints a command that repeats each failure.
 """
 
 from __future__ import annotations

@@ -76,7 +76,11 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "not published": (["train", "--dataset", "acm", "--poisoned", "metattack", "--rate", "0.1"], 2, "only of cora"),
     "no trials": (["train", "--dataset", "cora", "--trials", "0"], 2, "trials must be a whole number from 1"),
     "too many trials": (["train", "--dataset", "cora", "--trials", str(10**30)], 2, "from 1 to 10000"),
-    "too large a trial": (["train", "--dataset", "cora", "--split", f"random:{2**64}"], 2, "I in the split random:I must be"),
+    "too large a trial": (
+        ["train", "--dataset", "cora", "--split", f"random:{2**64}"],
+        2,
+        "I in the split random:I must be",
+    ),
     "infinite rate": (["train", "--dataset", "cora", "--poisoned", "dice", "--rate", "inf"], 2, "it is inf"),
     "rate that is no number": (["train", "--dataset", "cora", "--poisoned", "dice", "--rate", "nan"], 2, "it is nan"),
     "huge rate": (["train", "--dataset", "cora", "--poisoned", "made-nettack", "--rate", "1e300"], 2, "in [0, 1000]"),
@@ -99,6 +103,11 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "a device as a store": (["store", "show", "{zero}.npz"], 2, "is a device or a pipe"),
     "a pipe as a store": (["store", "show", "{pipe}.npz"], 2, "is a device or a pipe"),
     "a device as a folder": (["demo", "-o", "/dev/null"], 1, "/dev/null"),
+    "an attack whose gradient is not finite": (
+        ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.001", "--set", "lr=1e18", "-o", "f.npz"],
+        2,
+        "meta-gradient of Metattack is not finite",
+    ),
     "a device as an attack": (
         ["attack", "--dataset", "cora", "--method", "dice", "--rate", "0.1", "--split", "random", "-o", "{zero}.npz"],
         2,
@@ -284,7 +293,10 @@ def test_an_output_that_is_full() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "asgnn", "datasets"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert (done.returncode, done.stderr) == (1, "asgnn: The operating system reported an error: No space left on device.\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "asgnn: The operating system reported an error: No space left on device.\n",
+    )
 
 
 LACKS = [RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), MemoryError()]
@@ -389,7 +401,7 @@ from asgnn_command import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", stopper], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "asgnn: Interrupted before anything was begun.\n")
+    assert (done.returncode, done.stderr) == (130, "asgnn: Interrupted before anything was started.\n")
 
 
 def start_demo(folder: Path) -> subprocess.Popen[str]:
@@ -518,7 +530,7 @@ def test_half_an_attack_of_other_settings_is_not_taken_over(asgnn: Run, tmp_path
         checkpoint.save({"flips": torch.zeros(2, 1, dtype=torch.int64)})
     done = attack(asgnn, file, "--rate", "0.001", method="metattack")
     assert done.returncode == 2
-    assert "left from an attack with other settings" in done.stderr
+    assert "belongs to an attack with other settings" in done.stderr
     (tmp_path / "flips.npz.partial").write_bytes(b"PK")
     done = attack(asgnn, file, "--rate", "0.001", method="metattack")
     assert done.returncode == 3
@@ -651,7 +663,10 @@ REPRODUCE_REFUSED: dict[str, tuple[list[str], str]] = {
     "unknown dataset": (["table1", "--dataset", "coral"], "There is no dataset 'coral'"),
     "dataset of another table": (["table3", "--dataset", "acm"], "table3 has no dataset acm; it has cora"),
     "rate of another table": (["table2", "--rates", "0.25"], "table2 has no rate 0.25"),
-    "rate that is no number": (["table1", "--rates", "0.1,many"], "--rates must be numbers with commas between them; it is '0.1,many'"),
+    "rate that is no number": (
+        ["table1", "--rates", "0.1,many"],
+        "--rates must be numbers with commas between them; it is '0.1,many'",
+    ),
     "no trials": (["small", "--trials", "0"], "trials must be a whole number from 1"),
     "figure on random splits": (["figure-structure", "--splits", "random"], "random splits are for tables only"),
     "restricted figure": (["figure-structure", "--models", "asgnn"], "cannot be restricted"),

@@ -59,7 +59,10 @@ def test_here() -> None:
 
 @pytest.mark.parametrize("workers", [0, 257, 10**9])
 def test_the_number_of_processes_is_bounded(workers: int) -> None:
-    with pytest.raises(ConfigError, match=f"workers must be a whole number from 1 to 256; it is {workers}"), processes(workers, "cpu"):
+    with (
+        pytest.raises(ConfigError, match=f"workers must be a whole number from 1 to 256; it is {workers}"),
+        processes(workers, "cpu"),
+    ):
         pass
 
 

@@ -327,7 +327,7 @@ def test_bad_files_get_a_sentence_and_stay(name: str, create: bool, tmp_path: Pa
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataUnavailable, match="There is no store"):
         Store.open(tmp_path / "none.db", create=False)
-    with pytest.raises(DataUnavailable, match="folder .* does not exist"):
+    with pytest.raises(DataUnavailable, match=r"folder .* does not exist"):
         Store.open(tmp_path / "none" / "results.db")
     (tmp_path / "empty").touch()
     with pytest.raises(DataCorrupt, match="is empty"):

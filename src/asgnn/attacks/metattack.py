@@ -163,6 +163,9 @@ class _Rules:
         # rows first: torch finds the place of a maximum several times more slowly than the maximum
         first = int(score.amax(1).argmax())
         second = int(score[first].argmax())
-        if float(score[first, second]) == NEVER:
+        best = float(score[first, second])
+        if best == NEVER:
             return None
+        if not math.isfinite(best):
+            raise ConfigError("The meta-gradient of Metattack is not finite; use a smaller lr or fewer steps.")
         return first, second

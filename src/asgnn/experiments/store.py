@@ -222,7 +222,7 @@ class Store(Database):
         return self._connection.execute("INSERT INTO texts (text) VALUES (?)", (text,)).lastrowid or 0
 
     def _all(self, name: str) -> Iterator[Any]:
-        where, last = "", list[bytes]()  # no condition at first: a damaged key that is not bytes sorts before all others
+        where, last = "", list[bytes]()  # no condition at first: a damaged key may sort before all bytes
         while found := self._select(name, f"{where} ORDER BY t.key LIMIT {PAGE}", last):
             yield from found
             where, last = "WHERE t.key > ?", [KINDS[name].row(found[-1])[0]]
