@@ -59,6 +59,8 @@ def asgnn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     return call
 
 
+METATTACK = ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.001", "--split", "random"]
+METATTACK += ["-o", "f.npz"]
 # arguments → exit code, words of the sentence
 FAILURES: dict[str, tuple[list[str], int, str]] = {
     "unknown command": (["trian"], 2, "No such command"),
@@ -104,7 +106,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "a pipe as a store": (["store", "show", "{pipe}.npz"], 2, "is a device or a pipe"),
     "a device as a folder": (["demo", "-o", "/dev/null"], 1, "/dev/null"),
     "an attack whose gradient is not finite": (
-        ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.001", "--set", "lr=1e18", "-o", "f.npz"],
+        [*METATTACK, "--set", "lr=1e18"],
         2,
         "meta-gradient of Metattack is not finite",
     ),

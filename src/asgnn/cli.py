@@ -23,7 +23,7 @@ from rich.text import Text
 
 from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, DataUnavailable, GraphError
 from asgnn.experiments.attacks import attack_settings, made_case, write_attack
-from asgnn.experiments.demo import MODELS, RATES, run_demo
+from asgnn.experiments.demo import MODELS, RATES, mean_std, run_demo
 from asgnn.experiments.engine import Engine
 from asgnn.experiments.executors import Batch, Executor, cluster, local, on_ray, processes
 from asgnn.experiments.migrate import migrate
@@ -71,6 +71,7 @@ Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to tra
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output.")]
 Dataset = Annotated[str, typer.Option(help="A name that `asgnn datasets` lists.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard the results of an earlier run.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="A setting as name=value, such as lr=0.01; repeatable.")]
 StoreFile = Annotated[Path, typer.Argument(metavar="STORE", help="A store of results.")]
 
 
@@ -126,10 +127,6 @@ def _note_diverged(count: int, trainings: int, where: str = "") -> None:
         _note(f"{where}{count} of {trainings} trainings diverged")
 
 
-def _shown(figures: dict[str, Any], digits: int = 1) -> str:
-    return f"{figures['test_mean']:.{digits}f} ± {figures['test_std']:.{digits}f}"
-
-
 def _auc(figures: dict[str, Any]) -> str:
     return f"added from original edges with an AUC of {figures['edge_auc_mean']:.3f} (1 is perfect, 0.5 is chance)."
 
@@ -146,21 +143,14 @@ def main_options(
 @app.command()
 def datasets(as_json: AsJson = False) -> None:
     """List the datasets: their size, and whether they need a download."""
-    rows = [
-        {
-            "name": name,
-            "nodes": dataset.nodes,
-            "edges": dataset.edges,
-            "features": dataset.features,
-            "classes": dataset.classes,
-            "here": available(name),
-            "published_split": name in PUBLISHED_SPLITS,
-        }
-        for name, dataset in DATASETS.items()
-    ]
+    sizes = ("nodes", "edges", "features", "classes")
+    rows: list[dict[str, Any]] = []
+    for name, dataset in DATASETS.items():
+        about = {"here": available(name), "published_split": name in PUBLISHED_SPLITS}
+        rows.append({"name": name, **{size: getattr(dataset, size) for size in sizes}, **about})
     if as_json:
         return _print_json(rows)
-    headings = ("dataset", "nodes", "edges", "features", "classes", "available", "published split")
+    headings = ("dataset", *sizes, "available", "published split")
     cells = [[*list(row.values())[:-1], "yes" if row["published_split"] else ""] for row in rows]
     _print_table("Largest connected components, undirected, without self-loops", headings, cells)
     if any(row["here"] == "download" for row in rows):
@@ -173,20 +163,16 @@ def datasets(as_json: AsJson = False) -> None:
 def train(
     dataset: Dataset,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(RECIPES)}; or package.module:Class.")] = "asgnn",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of the model or the training, such as lr=0.01; repeatable."),
-    ] = None,
+    settings: Sets = None,
     poisoned: Annotated[
-        str | None,
-        typer.Option(help=f"Train on an attacked graph: {', '.join(NAMES)}, or a file written by asgnn attack."),
+        str | None, typer.Option(help=f"The attack: {', '.join(NAMES)}, or a file written by asgnn attack.")
     ] = None,
     rate: Annotated[float, typer.Option(help="Flips as a share of the edges; for nettack, flips per target.")] = 0.0,
     split: Annotated[
         str | None,
         typer.Option(
-            help="published, random (one per trial) or random:I (the split of trial I for all). Default: the split "
-            "that the attack was made against, else the published one, else random."
+            help="published, random (one per trial) or random:I (that of trial I for all). Default: the split of the "
+            "attack, else the published one, else random."
         ),
     ] = None,
     trials: Annotated[int, typer.Option(help="Number of trials, trained as one batch; trial i has seed i.")] = 10,
@@ -232,22 +218,13 @@ def attack(
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the flips, ending in .npz.")],
     rate: Annotated[float, typer.Option(help="Flips as a share of the edges, for all methods except nettack.")] = 0.0,
-    per_target: Annotated[
-        int, typer.Option(help="Flips per target, for nettack; targets are the test nodes of degree above 10.")
-    ] = 0,
+    per_target: Annotated[int, typer.Option(help="Flips per target, for nettack: test nodes of degree > 10.")] = 0,
     split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="published|random",
-            help="The split whose training labels the attacker knows. Default: the published one, else random.",
-        ),
+        str | None, typer.Option(help="published or random: the attacker knows its training labels.")
     ] = None,
     trial: Annotated[int, typer.Option(help="The number of the random split, for --split random.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the attack's random numbers.")] = 0,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of the method, such as variant=train; repeatable."),
-    ] = None,
+    settings: Sets = None,
     fresh: Fresh = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -287,20 +264,19 @@ def demo(
 ) -> None:
     """Compare GCN, APPNP and ASGNN on the built-in Cora, clean and under attack: a table and a plot."""
     with _bar("demo") as progress:
-        found = run_demo(output, trials=trials, device=_device(device), fresh=fresh, progress=progress)
+        found, files = run_demo(output, trials=trials, device=_device(device), fresh=fresh, progress=progress)
     rows = []
     for rate in RATES:
-        figures = [found.figures[name, rate] for name in MODELS]
+        figures = [found[name, rate] for name in MODELS]
         best = max(one["test_mean"] for one in figures)
-        cells = [Text(_shown(one), style="bold" if one["test_mean"] == best else "") for one in figures]
+        cells = [Text(mean_std(one), style="bold" if one["test_mean"] == best else "") for one in figures]
         rows.append([f"{rate:.0%}", *cells])
     title = f"Test accuracy on Cora, %, mean ± std of {trials} seeds"
     caption = "one random 10/10/80 split; flips by our Metattack against this split"
     _print_table(title, ("flips / edges", *MODELS), rows, left=0, caption=caption)
-    _note_diverged(sum(one["diverged"] for one in found.figures.values()), trials * len(found.figures))
-    heaviest = found.figures["asgnn", RATES[-1]]
-    out.print(f"At {RATES[-1]:.0%} ASGNN's learned edge weights separate {_auc(heaviest)}")
-    _print_written(*found.files)
+    _note_diverged(sum(one["diverged"] for one in found.values()), trials * len(found))
+    out.print(f"At {RATES[-1]:.0%} ASGNN's learned edge weights separate {_auc(found['asgnn', RATES[-1]])}")
+    _print_written(*files)
 
 
 def _listed(words: str, kind: Callable[[str], Any] = str) -> list[Any]:
@@ -312,29 +288,17 @@ def _listed(words: str, kind: Callable[[str], Any] = str) -> list[Any]:
 
 @app.command()
 def reproduce(
-    what: Annotated[
-        str,
-        typer.Argument(metavar="|".join(TOPICS), help="A table or figure of the paper, all of them, or a small table."),
-    ],
+    what: Annotated[str, typer.Argument(help=f"A table or figure of the paper, or all: {', '.join(TOPICS)}.")],
     dataset: Annotated[str, typer.Option(help="Datasets, separated by commas; default: all.")] = "",
     models: Annotated[str, typer.Option(help="Rows of the table, separated by commas; default: all.")] = "",
     rates: Annotated[str, typer.Option(help="Columns of the table, separated by commas; default: all.")] = "",
     trials: Annotated[int, typer.Option(help="Number of seeds per reported figure.")] = 10,
-    search: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(SEARCHES), help="The grid to search: the paper's, a wider one, eight settings, or none."
-        ),
-    ] = "paper",
+    search: Annotated[str, typer.Option(help=f"The grid of settings: {', '.join(SEARCHES)}.")] = "paper",
     splits: Annotated[
-        str,
-        typer.Option(
-            metavar="given|random",
-            help="given: the splits of the attacked graphs; random (tables only): a split and an attack per trial.",
-        ),
+        str, typer.Option(help="given, or for tables random: a new split and a new attack for each trial.")
     ] = "given",
     store_path: Annotated[Path, typer.Option("--store", help="The file for results, which are reused.")] = RESULTS,
-    executor: Annotated[str, typer.Option(metavar="local|ray", help="Where to train batches.")] = "local",
+    executor: Annotated[str, typer.Option(help="local or ray: where to train batches.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of a running Ray cluster; default: start one here.")] = None,
     workers: Annotated[int, typer.Option(help="Number of local processes; they may share a GPU.")] = 1,
     batch: Annotated[int | None, typer.Option(help="Maximal number of trainings in a batch.", min=1)] = None,

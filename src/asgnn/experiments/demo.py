@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,14 @@ RATES = (0.0, 0.1, 0.25)
 ATTACK = "own-metattack"
 
 
-@dataclass(frozen=True)
-class Demo:
-    """Results of the demo: ``figures[model, rate]`` is the summary of the trials."""
-
-    figures: dict[tuple[str, float], dict[str, Any]]
-    files: tuple[Path, ...]
+Figures = dict[tuple[str, float], dict[str, Any]]
+"""(model, rate) → the summary of the trials."""
 
 
 def run_demo(
-    folder: Path,
-    *,
-    trials: int = 3,
-    device: str = "cpu",
-    fresh: bool = False,
-    progress: Progress | None = None,
-) -> Demo:
-    """Measure every model at every rate; writes results.sqlite, table.md and curves.png into ``folder``.
+    folder: Path, *, trials: int = 3, device: str = "cpu", fresh: bool = False, progress: Progress | None = None
+) -> tuple[Figures, tuple[Path, ...]]:
+    """Measure every model at every rate; returns the figures and the files written into ``folder``.
 
     Reuses the results of an earlier run unless ``fresh``.
     """
@@ -60,10 +50,14 @@ def run_demo(
     table, picture = folder / "table.md", folder / "curves.png"
     write_file(table, _markdown(figures, trials).encode())
     write_file(picture, _curves(figures))
-    return Demo(figures, (table, picture, results))
+    return figures, (table, picture, results)
 
 
-def _markdown(figures: dict[tuple[str, float], dict[str, Any]], trials: int) -> str:
+def mean_std(summary: dict[str, Any]) -> str:
+    return f"{summary['test_mean']:.1f} ± {summary['test_std']:.1f}"
+
+
+def _markdown(figures: Figures, trials: int) -> str:
     lines = [
         f"Test accuracy on Cora, %, mean ± std of {trials} seeds; one random 10/10/80 split, Metattack flips.",
         "",
@@ -71,13 +65,11 @@ def _markdown(figures: dict[tuple[str, float], dict[str, Any]], trials: int) -> 
         f"|---:|{'---:|' * len(MODELS)}",
     ]
     for rate in RATES:
-        cells = (figures[model, rate] for model in MODELS)
-        shown = " | ".join(f"{cell['test_mean']:.1f} ± {cell['test_std']:.1f}" for cell in cells)
-        lines.append(f"| {rate:.0%} | {shown} |")
+        lines.append(f"| {rate:.0%} | {' | '.join(mean_std(figures[model, rate]) for model in MODELS)} |")
     return "\n".join(lines) + "\n"
 
 
-def _curves(figures: dict[tuple[str, float], dict[str, Any]]) -> bytes:
+def _curves(figures: Figures) -> bytes:
     """A PNG: accuracy by the share of flipped edges, one line per model."""
     from matplotlib.figure import Figure  # in the extra "cli"
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from asgnn.errors import ConfigError, DataUnavailable
-from asgnn.experiments.measure import Graph, load_graph, train
-from asgnn.experiments.values import Case, Outcome, Training
+from asgnn.experiments.measure import load_graph, train
+from asgnn.experiments.values import Outcome, Training
 from asgnn.graphs import Perturbation
 from asgnn.progress import Progress
 from asgnn.settings import check_count
@@ -50,18 +50,16 @@ Executor = Callable[[Sequence[Batch]], Iterator[tuple[Batch, list[Outcome]]]]
 """Runs batches and yields each with its outcomes, in the order in which they finish."""
 
 
+_cached_graph = lru_cache(maxsize=4)(load_graph)
+
+
 def run_batch(
     batch: Batch, device: str, root: str | Path | None = None, progress: Progress | None = None
 ) -> list[Outcome]:
     case = batch.trainings[0].case
-    graph = load_graph(case, root, batch.flips) if batch.flips is not None else _named_graph(case, root)
+    graph = load_graph(case, root, batch.flips) if batch.flips is not None else _cached_graph(case, root)
     found = train(graph, batch.trainings, root=root, device=device, edge_aucs=batch.edge_aucs, progress=progress)
-    return [one.outcome for one in found]
-
-
-@lru_cache(maxsize=4)
-def _named_graph(case: Case, root: str | Path | None) -> Graph:
-    return load_graph(case, root)
+    return [outcome for outcome, _ in found]
 
 
 def local(device: str, root: str | Path | None = None, progress: Progress | None = None) -> Executor:

@@ -29,12 +29,11 @@ def series_of(
     """Measure the layers of the reported trainings, which are trained again because a store holds no weights."""
     graph = load_graph(choice.case, root)
     trainings = trainings_of(choice.case, choice.model, choice.settings, len(choice.trainings))
-    trained = train(graph, trainings, root=root, device=device)
     return [
-        Series(one.outcome.training.key, kind, MEASURED[kind](one.fit.model, graph))
-        for one in trained
+        Series(outcome.training.key, kind, MEASURED[kind](fit.model, graph))
+        for outcome, fit in train(graph, trainings, root=root, device=device)
         for kind in kinds
-        if isinstance(one.fit.model, ASGNN)
+        if isinstance(fit.model, ASGNN)
     ]
 
 

@@ -82,12 +82,6 @@ def find_split(name: SplitName, data: Data, dataset: str, root: str | Path | Non
     return random_split(data, name.trial)
 
 
-@dataclass(frozen=True)
-class Trained:
-    outcome: Outcome
-    fit: Fit
-
-
 def train(
     graph: Graph,
     trainings: Sequence[Training],
@@ -96,7 +90,7 @@ def train(
     device: str = "cpu",
     edge_aucs: bool = False,
     progress: Progress | None = None,
-) -> list[Trained]:
+) -> list[tuple[Outcome, Fit]]:
     """Train models on one graph as one batch, and measure them.
 
     Test labels are read only here, after training. ``edge_aucs`` adds the figure "edge_auc" for ASGNN on a graph with
@@ -104,10 +98,10 @@ def train(
     """
     dataset = trainings[0].case.dataset
     splits = {name: find_split(name, graph.data, dataset, root) for name in {one.case.split for one in trainings}}
-    trials = []
-    for one in trainings:
-        settings: dict[str, Any] = dict(one.settings)
-        trials.append(recipe(one.model, **settings).trial(graph.data, splits[one.case.split], one.seed))
+    recipes = [recipe(one.model, **dict[str, Any](one.settings)) for one in trainings]
+    trials = [
+        of.trial(graph.data, splits[one.case.split], one.seed) for of, one in zip(recipes, trainings, strict=True)
+    ]
     also_on = [] if graph.flips is None else [graph.clean]
     began = time.perf_counter()
     with warnings.catch_warnings():
@@ -118,7 +112,7 @@ def train(
     for training, trial, fit in zip(trainings, trials, fits, strict=True):
         scalars = as_model(trial.model).scalar_values()
         figures = _figures(fit, graph) | (_edge_auc(fit, graph, device) if edge_aucs else {})
-        out.append(Trained(Outcome(training, figures, each, fit.batch, where, __version__, scalars), fit))
+        out.append((Outcome(training, figures, each, fit.batch, where, __version__, scalars), fit))
     return out
 
 

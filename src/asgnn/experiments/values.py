@@ -33,13 +33,7 @@ SHARE, PER_TARGET = "share of edges", "flips per target"
 MAX_PER_TARGET = 1_000
 MAX_SETTING = 1e18
 METHODS: dict[str, Callable[..., Perturbation]] = {
-    "metattack": metattack,
-    "nettack": nettack,
-    "pgd": pgd,
-    "minmax": minmax,
-    "prbcd": prbcd,
-    "grbcd": grbcd,
-    "dice": dice,
+    **{method.__name__: method for method in (metattack, nettack, pgd, minmax, prbcd, grbcd, dice)},
     "random": random_flips,
 }
 # name on the command line and in specs/*.toml → (kind, source); a file of flips is named by its path
