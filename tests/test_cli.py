@@ -21,6 +21,7 @@ import torch
 from asgnn.__main__ import main
 from asgnn.attacks.checkpoint import FileCheckpoint
 from asgnn.errors import ConfigError, DataCorrupt
+from asgnn.experiments import executors
 from asgnn.experiments.attacks import made_case, write_attack
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import Outcome, SplitName
@@ -48,6 +49,7 @@ def asgnn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     def call(*arguments: str, **environment: str) -> Done:
         monkeypatch.delenv("ASGNN_MIRROR", raising=False)
         monkeypatch.delenv("ASGNN_DEBUG", raising=False)
+        executors.cached_graph.cache_clear()  # a new process has none
         for name, value in ({"COLUMNS": "200", "ASGNN_CACHE": str(tmp_path / "cache")} | environment).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["asgnn", *arguments])
@@ -471,7 +473,7 @@ def test_attack_and_train_on_what_it_wrote(asgnn: Run, tmp_path: Path) -> None:
     found = Perturbation.load(file)
     assert len(found) == 506
     again = attack(asgnn, file, "--rate", "0.1")
-    assert "found as an earlier run left it" in " ".join(again.stdout.split())
+    assert "made by an earlier run" in " ".join(again.stdout.split())
     other = attack(asgnn, file, "--rate", "0.2")
     assert other.returncode == 2
     assert "holds the flips of another attack" in other.stderr

@@ -50,14 +50,14 @@ Executor = Callable[[Sequence[Batch]], Iterator[tuple[Batch, list[Outcome]]]]
 """Runs batches and yields each with its outcomes, in the order in which they finish."""
 
 
-_cached_graph = lru_cache(maxsize=4)(load_graph)
+cached_graph = lru_cache(maxsize=4)(load_graph)
 
 
 def run_batch(
     batch: Batch, device: str, root: str | Path | None = None, progress: Progress | None = None
 ) -> list[Outcome]:
     case = batch.trainings[0].case
-    graph = load_graph(case, root, batch.flips) if batch.flips is not None else _cached_graph(case, root)
+    graph = load_graph(case, root, batch.flips) if batch.flips is not None else cached_graph(case, root)
     found = train(graph, batch.trainings, root=root, device=device, edge_aucs=batch.edge_aucs, progress=progress)
     return [outcome for outcome, _ in found]
 
