@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test lint docs bench bench-attacks bench-defences clean
+.PHONY: setup demo test lint docs bench bench-attacks bench-defences fuzz clean
 
 setup: $(READY)
 
@@ -38,6 +38,9 @@ bench-attacks: setup
 
 bench-defences: setup
 	$(BIN)/python benchmarks/run_defences.py
+
+fuzz: setup
+	$(BIN)/python scripts/fuzz.py --cases 5000
 
 clean:
 	rm -rf $(VENV) .venv-peers runs site dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,9 +1,9 @@
-"""What DeepRobust's own GCN, GCN-Jaccard and GCN-SVD reach on the published graphs: is a shortfall ours or theirs, too?
+"""Accuracy of DeepRobust's GCN, GCN-Jaccard and GCN-SVD on the published graphs.
 
     python benchmarks/accuracies.py                      # writes docs/records/peer-accuracy.json
 
-Its defaults, the published split, ten seeds, 200 epochs. Where a paper's figure is not reached by its own code on the
-graph that was published with it, ours need not reach it either; docs/defences.md has both.
+DeepRobust's default settings, the published split, ten seeds, 200 epochs. The figures show whether a gap between our
+accuracy and that of a paper is also present in the reference code; docs/defences.md has both.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def measure(python: Path, model: str, rate: float) -> dict[str, object]:
         one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=one_thread)
     if done.returncode:
-        raise CannotMeasure(f"{PEER} could not train {model}: {done.stderr.strip().splitlines()[-1]}.")
+        raise CannotMeasure(f"{PEER} failed to train {model}: {done.stderr.strip().splitlines()[-1]}.")
     test = json.loads(done.stdout.splitlines()[-1])
     print(f"{model} {rate:.0%}: {fmean(test):.2f} ± {stdev(test):.2f}", file=sys.stderr, flush=True)
     cell = {"dataset": "cora", "model": model, "rate": rate}

@@ -1,4 +1,4 @@
-"""The benchmarks: one function a case, and the table of them."""
+"""The benchmark cases: one function per case, and a table of all cases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from asgnn.models import GCN
 from asgnn.models.layers import Dropout
 from asgnn.training import TrainConfig, fit, fit_many, recipe
 
-# In float32, sums of a few thousand terms in another order; training repeats that over the epochs.
+# Tolerances for float32 sums of a few thousand terms in another order; training accumulates the differences.
 CLOSE, CLOSE_TRAINED = 1e-4, 1e-3
 CLASSES, LAYERS = 7, 4
 
@@ -46,7 +46,7 @@ def normal(*shape: int, device: torch.device, seed: int = 0) -> Tensor:
 
 
 def forward_backward(x: Tensor, apply: Callable[[Tensor], Tensor]) -> Values:
-    """One pass through ``apply`` and back from a fixed random direction."""
+    """Return the output of ``apply`` and its gradient in x for a fixed direction."""
     x = x.detach().requires_grad_()
     out = apply(x)
     direction = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out)
@@ -55,13 +55,12 @@ def forward_backward(x: Tensor, apply: Callable[[Tensor], Tensor]) -> Values:
 
 
 def run_asmp(x: Tensor, adj: Adjacency, objective: Objective, backend: Backend, layers: int = LAYERS) -> Values:
-    """Forward and backward as in training: gradients of the features and of the six scalars."""
+    """Run ASMP forward and backward as in training, with gradients of the features and of the six scalars."""
     x = x.detach().requires_grad_()
-    given = ASMPParams().resolved()
-    scalars = [torch.tensor(float(value), device=x.device, requires_grad=True) for value in given]
+    scalars = [torch.tensor(float(value), device=x.device, requires_grad=True) for value in ASMPParams().resolved()]
     scheme = Scheme(objective=objective)
     out = propagate(x, adj, ASMPParams(*scalars), scheme, layers=layers, backend=backend, weights=False).h
-    # A direction that does not depend on the order of the nodes, so that copies of a graph can be compared.
+    # The direction does not depend on the order of the nodes, so that copies of a graph can be compared.
     grads = torch.autograd.grad((out * torch.linspace(-1, 1, CLASSES, device=x.device)).sum(), [x, *scalars])
     return {"output": out.detach(), "gradient": grads[0], "scalars": torch.stack(grads[1:])}
 
@@ -85,19 +84,19 @@ def against_appnp(setting: Setting) -> Case:
     x = normal(data.num_nodes, CLASSES, device=device)
     adj = Adjacency.of(data.edge_index, data.num_nodes).to(device)
     edge_index = data.edge_index.to(device)
-    # said here because torch warns, through PyG, where nothing is said
+    # otherwise torch warns when PyG builds the matrix
     torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     csr = to_torch_csr_tensor(edge_index, size=(data.num_nodes, data.num_nodes))
     alpha, layers = 0.1, 10
     params, scheme = ASMPParams(lam=1 / alpha - 1), Scheme(structure="frozen", normalization="sym")
-    # Cached, as in PyG's own example: the normalised matrix is made once.
+    # cached as in PyG's example, so that the matrix is normalised only once
     on_edges, on_csr = APPNP(layers, alpha, cached=True).to(device), APPNP(layers, alpha, cached=True).to(device)
 
     def ours(x: Tensor) -> Tensor:
         return propagate(x, adj, params, scheme, layers=layers, weights=False).h
 
     return Case(
-        f"frozen ASMP against PyG's APPNP on Cora ({CLASSES} columns, {layers} layers), forward and backward",
+        f"frozen ASMP and PyG's APPNP on Cora ({CLASSES} columns, {layers} layers), forward and backward",
         {
             "frozen ASMP": Side(lambda: forward_backward(x, ours)),
             "PyG edge_index": Side(lambda: forward_backward(x, lambda x: on_edges(x, edge_index))),
@@ -132,8 +131,8 @@ def first_layer(trials: int, setting: Setting) -> Case:
         return F.dropout(x.expand(trials, -1, -1), rate) @ weight
 
     return Case(
-        f"dropout {rate} and the first product on Cora's {data.num_features} features, trials at once: {trials}, "
-        "forward and backward; compared under one mask",
+        f"dropout {rate} and first linear layer on Cora's {data.num_features} features, {trials} trial(s) in a batch, "
+        "forward and backward; compared with the same dropout mask",
         {
             "sparse": Side(lambda: forward_backward(weight, sparse)),
             "dense": Side(lambda: forward_backward(weight, dense)),
@@ -183,19 +182,19 @@ def trials_as_batch(model: str, setting: Setting) -> Case:
 
 
 class PyGGCN(nn.Module):
-    """The GCN of PyG's example, with the weights of ours."""
+    """The GCN of PyG's example, initialised with the weights of our GCN."""
 
     def __init__(self, ours: GCN) -> None:
         super().__init__()
         first, second = ours.first, ours.last
-        # Cached, as in PyG's own example: the normalised matrix is made once.
+        # cached as in PyG's example, so that the matrix is normalised only once
         self.first = GCNConv(first.in_channels, first.out_channels, cached=True)
         self.second = GCNConv(second.in_channels, second.out_channels, cached=True)
         self.rate = float(ours.dropout.rate)
         with torch.no_grad():
-            for theirs, own in ((self.first, first), (self.second, second)):
-                theirs.lin.weight.copy_(own.weight.t())
-                theirs.bias.copy_(own.bias)
+            for layer, source in ((self.first, first), (self.second, second)):
+                layer.lin.weight.copy_(source.weight.t())
+                layer.bias.copy_(source.bias)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         h = F.dropout(self.first(x, edge_index).relu(), self.rate, self.training)
@@ -208,20 +207,20 @@ def gcn_epoch(setting: Setting) -> Case:
     epochs = 10 if setting.quick else 50
     config = TrainConfig(epochs=epochs, lr=0.01, weight_decay=5e-4)
 
-    def start(dropout: float) -> GCN:
+    def initialised(dropout: float) -> GCN:
         model = GCN(data.num_features, 16, int(data.y.max()) + 1, dropout=dropout)
         model.reset_parameters(torch.Generator().manual_seed(0))
         return model
 
-    started = {rate: start(rate) for rate in (0.0, 0.5)}
+    models = {rate: initialised(rate) for rate in (0.0, 0.5)}
 
-    def train(rate: float, theirs: bool) -> Values:
-        model = copy.deepcopy(started[rate])
-        result = fit(PyGGCN(model) if theirs else model, data, config, split=split, device=setting.device)
+    def train(rate: float, pyg: bool) -> Values:
+        model = copy.deepcopy(models[rate])
+        result = fit(PyGGCN(model) if pyg else model, data, config, split=split, device=setting.device)
         return {"training loss": result.history.train_loss, "validation loss": result.history.val_loss}
 
     return Case(
-        "GCN against PyG's GCNConv, both through fit on Cora; compared without dropout, timed with",
+        "GCN and PyG's GCNConv, both trained by fit on Cora; compared without dropout, timed with dropout",
         {
             "GCN": Side(lambda: train(0.5, False), epochs),
             "PyG GCNConv": Side(lambda: train(0.5, True), epochs),
@@ -233,12 +232,12 @@ def gcn_epoch(setting: Setting) -> Case:
 
 
 NODES, EDGES = 2000, 10_000
-"""The size of the random graph that larger ones are made of."""
+"""Size of the random graph whose copies form the larger graphs."""
 
 
 @functools.cache
 def random_graph() -> tuple[Tensor, Tensor]:
-    """Features (N, C) and edges (2, 2 · EDGES), both directions, no loops."""
+    """Return features (N, C) and edges (2, 2 · EDGES) in both directions, without self-loops."""
     rng = torch.Generator().manual_seed(0)
     low, high = torch.triu_indices(NODES, NODES, 1)
     chosen = torch.randperm(low.numel(), generator=rng)[:EDGES]
@@ -247,19 +246,19 @@ def random_graph() -> tuple[Tensor, Tensor]:
 
 
 @functools.cache
-def dense_answer(device: torch.device) -> Values:
+def dense_reference(device: torch.device) -> Values:
     x, edge_index = random_graph()
     return run_asmp(x.to(device), Adjacency.of(edge_index, NODES).to(device), "degree", "dense")
 
 
 def copies(count: int, device: torch.device) -> tuple[Run, tuple[Run, Run]]:
-    """ASMP on ``count`` random graphs in one, their nodes shuffled; and the pair that checks it.
+    """Return a run of ASMP on ``count`` copies of the random graph with shuffled nodes, and the pair that checks it.
 
-    So a graph of any size has a known answer: each copy must come out as the dense reference on the single graph.
+    This gives a graph of any size with a known result: each copy must equal the dense reference on the single graph.
     """
     x, edge_index = random_graph()
     total = count * NODES
-    place = torch.randperm(total, generator=torch.Generator().manual_seed(1))  # node of a copy → node of the whole
+    place = torch.randperm(total, generator=torch.Generator().manual_seed(1))  # node of a copy → node of the graph
     shifts = NODES * torch.arange(count).view(-1, 1)
     edges = torch.stack([place[(end + shifts).view(-1)] for end in edge_index])
     whole = torch.empty(total, CLASSES)
@@ -270,17 +269,17 @@ def copies(count: int, device: torch.device) -> tuple[Run, tuple[Run, Run]]:
     def run() -> Values:
         return run_asmp(whole, adj, "degree", "edges")
 
-    def apart() -> Values:
+    def by_copy() -> Values:
         values = dict(run())
-        scalars = values.pop("scalars") / count  # sums over the copies
+        scalars = values.pop("scalars") / count  # their gradients are sums over the copies
         return {name: value[place].view(count, NODES, CLASSES) for name, value in values.items()} | {"scalars": scalars}
 
-    def single() -> Values:
-        values = dict(dense_answer(device))
+    def reference() -> Values:
+        values = dict(dense_reference(device))
         scalars = values.pop("scalars")
         return {name: value.expand(count, -1, -1) for name, value in values.items()} | {"scalars": scalars}
 
-    return run, (apart, single)
+    return run, (by_copy, reference)
 
 
 def memory(setting: Setting) -> Case:
@@ -302,7 +301,7 @@ def memory_large(setting: Setting) -> Case:
     run, pair = copies(count, setting.device)
     return Case(
         f"memory of ASMP on {count * NODES:,} nodes and {count * EDGES:,} edges, forward and backward (an N × N matrix "
-        f"is {4 * (count * NODES) ** 2 / 1e9:.0f} GB); compared with the dense reference in parts",
+        f"takes {4 * (count * NODES) ** 2 / 1e9:.0f} GB); each copy compared with the dense reference",
         {"edges": Side(run)},
         CLOSE,
         pairs=(pair,),
@@ -317,7 +316,7 @@ def scaling(setting: Setting) -> Case:
         sides[f"{count * EDGES:,} edges"] = Side(run, count * EDGES)
         pairs.append(pair)
     return Case(
-        "ASMP as the graph grows, forward and backward; compared with the dense reference in parts",
+        "ASMP on graphs of increasing size, forward and backward; each copy compared with the dense reference",
         sides,
         CLOSE,
         unit="edge",

@@ -1,4 +1,4 @@
-"""What a benchmark is and how it is taken: first whether the sides agree, then their times, then their memory."""
+"""Benchmark cases and their measurement: compare the results first, then measure time and memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor
 
 Values = Mapping[str, Tensor]
 Run = Callable[[], Values]
-"""Does the work once and returns what it computed, by name: outputs and gradients."""
+"""Does the work once and returns the computed outputs and gradients by name."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One way of doing the work; its time is given for each of ``units`` (epochs, edges) it does in one run."""
+    """One implementation of the work; a run does ``units`` units (epochs, edges), and times are per unit."""
 
     run: Run
     units: int = 1
@@ -28,16 +28,17 @@ class Side:
 
 @dataclass(frozen=True)
 class Case:
-    """Ways of doing the same work, ours first.
+    """Implementations of the same work, ours first.
 
     Attributes:
-        what: one line for the reader.
-        sides: by name; ratios are to the first.
-        tolerance: of every check, as a share of the largest value compared.
-        unit: what a time is given for.
-        pairs: what is compared where it is not what is timed, because the timed sides draw random numbers of their
-            own or there is only one of them; by default the first side with each other.
-        memory: whether the peak is worth a fresh process for each side on a CPU; on a GPU it is always taken.
+        what: a one-line description.
+        sides: the implementations by name; ratios are relative to the first.
+        tolerance: tolerance of every check, relative to the largest compared value.
+        unit: the unit of a time.
+        pairs: the runs to compare, if they differ from the timed ones (because these draw different random numbers, or
+            because there is only one side); by default the first side with each of the others.
+        memory: whether to measure the peak memory on a CPU, which needs a new process per side; on a GPU it is always
+            measured.
     """
 
     what: str
@@ -56,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Check:
-    """The largest difference of two sides, as a share of the largest value, and where it is."""
+    """The largest difference of two sides, relative to the largest value, and the name of that value."""
 
     where: str
     error: float
@@ -69,7 +70,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a unit, and how many times as long as the first side: median and quartiles over the rounds."""
+    """Seconds per unit (median), and the ratio to the first side: median and quartiles over the rounds."""
 
     seconds: float
     ratio: float
@@ -79,7 +80,10 @@ class Timing:
 
 
 def compare(ours: Values, other: Values, tolerance: float) -> Check:
-    """The worst of all values; different names or shapes, and anything not finite, count as infinitely wrong."""
+    """Return the check of the value that differs most.
+
+    Different names or shapes and values that are not finite count as an infinite difference.
+    """
     if ours.keys() != other.keys() or not ours:
         return Check(f"{', '.join(sorted(ours.keys() ^ other.keys())) or 'nothing'} to compare", torch.inf, tolerance)
     worst = Check("", -1.0, tolerance)
@@ -99,9 +103,9 @@ def check(case: Case) -> list[Check]:
 
 
 def timings(case: Case, device: torch.device, seconds: float, fewest: int, most: int) -> dict[str, Timing]:
-    """Every side once a round, in turn, until ``seconds`` are over; from ``fewest`` to ``most`` rounds.
+    """Time every side once per round for about ``seconds`` seconds, with ``fewest`` to ``most`` rounds.
 
-    A ratio is taken within a round, so that what slows the machine down for a while slows both of its parts.
+    Ratios are computed within a round, so that a temporary slowdown of the machine affects both sides.
     """
     taken: dict[str, list[float]] = {name: [] for name in case.sides}
     if case.pairs is not None:  # otherwise the check has just run every side
@@ -132,11 +136,11 @@ def timings(case: Case, device: torch.device, seconds: float, fewest: int, most:
 
 
 def peak_memory(run: Run, device: torch.device) -> int | None:
-    """Bytes that one run needs at its peak on top of what is there before it; ``None`` where this cannot be known.
+    """Return the peak memory of one run in bytes, minus the memory in use before it; ``None`` if unknown.
 
-    On a GPU what torch allocates. On a CPU the growth of the process, which must be a fresh one: memory that was used
-    before and kept by the allocator would hide some of it. Linux's VmHWM is read, and not ru_maxrss: the latter
-    starts, in a child, at the size of its parent.
+    On a GPU this is what torch allocates. On a CPU it is the growth of the process, which must be a new one, because
+    memory that the allocator has kept from earlier work would hide a part. It reads VmHWM (Linux) and not ru_maxrss,
+    which in a child process starts at the size of its parent.
     """
     if device.type == "cuda":
         gc.collect()
@@ -150,7 +154,7 @@ def peak_memory(run: Run, device: torch.device) -> int | None:
     _start_libraries()
     gc.collect()
     with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again; refused, it is that of the set-up too
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak; if refused, it includes the set-up
     resting = resident("VmRSS")
     run()
     peak = resident("VmHWM")
@@ -158,6 +162,7 @@ def peak_memory(run: Run, device: torch.device) -> int | None:
 
 
 def resident(field: str) -> int | None:
+    """Return a field of /proc/self/status in bytes, such as VmRSS or VmHWM; ``None`` if unknown."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
@@ -166,7 +171,7 @@ def resident(field: str) -> int | None:
 
 
 def _start_libraries() -> None:
-    """Let torch start its threads and take its buffers, so that they are not counted."""
+    """Make torch start its threads and allocate its buffers, so that they are not counted."""
     a = torch.rand(256, 256, requires_grad=True)
     ((a @ a).relu() @ a).sum().backward()  # type: ignore[no-untyped-call]
     torch.eye(256).to_sparse_csr() @ a.detach()

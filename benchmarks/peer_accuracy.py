@@ -1,4 +1,4 @@
-"""DeepRobust's accuracy on a graph from a file, in the environment that peers.py makes for it; see accuracies.py.
+"""Accuracy of a DeepRobust model on a graph from a file; called by accuracies.py in the environment of peers.py.
 
 .venv-peers/bin/python benchmarks/peer_accuracy.py gcn 10 TASK.npz
 """
@@ -27,16 +27,16 @@ KINDS: dict[str, tuple[Callable[[], Any], dict[str, float]]] = {
 def main(name: str, seeds: str, path: str) -> None:
     task = read(path)
     features, adjacency, labels = matrix(task, "features"), matrix(task, "adjacency"), task["labels"]
-    find, settings = KINDS[name]
-    found = []
+    model_class, settings = KINDS[name]
+    accuracies = []
     for seed in range(int(seeds)):
         torch.manual_seed(seed)
         np.random.seed(seed)
-        model = find()(features.shape[1], 16, int(labels.max()) + 1, device="cpu")
+        model = model_class()(features.shape[1], 16, int(labels.max()) + 1, device="cpu")
         model.fit(features, adjacency, labels, task["train"], task["val"], train_iters=EPOCHS, **settings)
-        guess = model.predict().argmax(1).numpy()
-        found.append(round(100 * float((guess == labels)[task["test"]].mean()), 3))
-    print(json.dumps(found))
+        predicted = model.predict().argmax(1).numpy()
+        accuracies.append(round(100 * float((predicted == labels)[task["test"]].mean()), 3))
+    print(json.dumps(accuracies))
 
 
 if __name__ == "__main__":

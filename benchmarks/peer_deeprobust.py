@@ -1,10 +1,10 @@
-"""DeepRobust's Metattack or Nettack on a graph from a file, in the environment that peers.py makes for it.
+"""Run DeepRobust's Metattack or Nettack on a graph from a file, in the environment of peers.py.
 
     .venv-peers/bin/python benchmarks/peer_deeprobust.py metattack TASK.npz
     .venv-peers/bin/python benchmarks/peer_deeprobust.py nettack TASK.npz
 
-Prints one JSON object as its last line. The attacks are DeepRobust's own code, unchanged; only the time of the attack
-is taken, after a first flip or target to warm up, and not the training of the surrogate before it.
+Prints one JSON object as its last line. The attacks are DeepRobust's unchanged code. The time is that of the attack
+after a first flip or target as warm-up, without the training of the surrogate.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def main(attack: str, path: str) -> None:
 
 
 def module(name: str) -> Any:
-    """``deeprobust.graph.name``, without running the ``__init__`` of the folder it is in.
+    """Import ``deeprobust.graph.name`` without running the ``__init__`` of its folder.
 
     Those import every attack and every defence, and with them packages that neither Metattack nor Nettack uses
-    (gensim, torch_geometric, torch_scatter, tensorboardX); the attacks ask their folder for ``BaseAttack`` alone.
+    (gensim, torch_geometric, torch_scatter, tensorboardX). The attacks need only ``BaseAttack`` from their folder.
     """
     folder, _, _ = name.rpartition(".")
     full = f"deeprobust.graph.{folder}"
@@ -71,13 +71,13 @@ def module(name: str) -> Any:
 
 
 def matrix(task: Mapping[str, Any], name: str) -> sp.csr_matrix:
-    # csr_matrix and not csr_array: DeepRobust reads .A1 of sums over it
+    # csr_matrix, because DeepRobust uses .A1 of its sums, which csr_array lacks
     parts = (task[f"{name}_{part}"] for part in ("data", "indices", "indptr"))
     return sp.csr_matrix(tuple(parts), shape=tuple(task[f"{name}_shape"]))
 
 
 def fit_surrogate(task: Mapping[str, Any]) -> Any:
-    """The linear GCN of the examples in DeepRobust's docstrings."""
+    """Train the linear GCN of the examples in DeepRobust's docstrings."""
     features, labels = matrix(task, "features"), task["labels"]
     surrogate = module("defense.gcn").GCN(
         features.shape[1], 16, int(labels.max()) + 1, dropout=0, with_relu=False, with_bias=False, device="cpu"
@@ -87,22 +87,22 @@ def fit_surrogate(task: Mapping[str, Any]) -> Any:
 
 
 def metattack(task: Mapping[str, Any], surrogate: Any) -> tuple[list[float], list[list[int]]]:
-    """Meta-Self (``lambda_=0``) with the exact meta-gradient; the time of each flip after the first."""
+    """Run Meta-Self (``lambda_=0``) with the exact meta-gradient; return the time of each flip after the first."""
     attacks = module("global_attack.mettack")
     features, adjacency = matrix(task, "features"), matrix(task, "adjacency")
     clock: list[float] = []
 
-    def clocked(steps: Iterable[int], desc: str) -> Iterator[int]:
-        """In the place of tqdm, which is around the loop over the flips."""
+    def timed(steps: Iterable[int], desc: str) -> Iterator[int]:
+        """Replaces tqdm, which wraps the loop over the flips."""
         for step in steps:
             clock.append(time.perf_counter())
             yield step
         clock.append(time.perf_counter())
 
-    attacks.tqdm = clocked
+    attacks.tqdm = timed
     model = attacks.Metattack(surrogate, features.shape[0], features.shape, device="cpu", lambda_=0)
     unlabelled = np.union1d(task["val"], task["test"])
-    # Sparse features, as in its docstring: dense ones lead to the same flips in more time and memory.
+    # Sparse features, as in its docstring; dense ones give the same flips with more time and memory.
     model.attack(
         features, adjacency, task["labels"], task["train"], unlabelled, int(task["budget"]), ll_constraint=False
     )
@@ -111,7 +111,7 @@ def metattack(task: Mapping[str, Any], surrogate: Any) -> tuple[list[float], lis
 
 
 def nettack(task: Mapping[str, Any], surrogate: Any) -> tuple[list[float], list[list[int]]]:
-    """Direct structure flips for one target after another, each on the graph as it then is; times after the first."""
+    """Attack one target after another on the same graph with direct edge flips; return the times after the first."""
     attacks = module("targeted_attack.nettack")
     features, clean, labels = matrix(task, "features"), matrix(task, "adjacency"), task["labels"]
     adjacency, seconds = clean, []

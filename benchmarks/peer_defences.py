@@ -1,23 +1,23 @@
-"""A defence of DeepRobust's, or PyG's MLP, on a graph from a file, in the environment that peers.py makes for them.
+"""Train a defence of DeepRobust, or PyG's MLP, on a graph from a file, in the environment of peers.py.
 
     .venv-peers/bin/python benchmarks/peer_defences.py gcn 40 TASK.npz START.npz SCORES.npz
 
-Takes the settings and the weights to start from out of START, writes the scores that these weights give, and then
-trains once for every line on stdin; see worker.py. The code is DeepRobust's own. What had to be done for it to run:
+Reads the settings and the initial weights from START, writes the scores of these weights to SCORES, and then trains
+once for every line on stdin; see worker.py. The code is DeepRobust's own, with these adaptations:
 
-- all: only the file of the defence is imported, because the ``__init__`` of its folder needs packages without use here
-  (``peer_deeprobust.module``). The number of epochs is given and patience set to it, so that none stops early.
-- ``gcn``, ``gcn-jaccard``, ``gcn-svd``: sparse matrices, as in its docstrings. The second and third find ``GCN`` in
-  their folder's ``__init__``, so it is put there. Numba compiles ``gcn-jaccard``'s loop before the clock runs.
-- ``gat``, ``sgc``, ``appnp``: they are PyG's layers in DeepRobust's training loop, and take a ``Data`` object, the
-  first two in a list. Nothing is patched.
-- ``airgnn``: needs torch_sparse, which is not published for this torch. A module of that name is put in its place that
-  makes torch's own sparse matrices, which PyG's layers take as well. For these PyG's ``gcn_norm`` returns a pair, of
-  which the first is taken; and ``Tensor``, by which the file refuses a list of edges, is made to stand for nothing,
-  because torch's sparse matrices are tensors.
-- ``prognn``, ``prognn-fs``: nothing is patched; it takes its backbone and its settings as objects. An epoch of its
-  own is two steps of the weights; here each of these counts, as in asgnn.
-- ``mlp``: DeepRobust has none; PyG's ``MLP`` without normalisation, with dropout on its input, in a loop like theirs.
+- all: only the file of the defence is imported, because the ``__init__`` of its folder needs packages that are not
+  used here (``peer_deeprobust.module``). Patience equals the number of epochs, so that no training stops early.
+- ``gcn``, ``gcn-jaccard``, ``gcn-svd``: sparse matrices, as in its docstrings. The last two import ``GCN`` from the
+  ``__init__`` of their folder, so it is added there. Numba compiles the loop of ``gcn-jaccard`` before the timing.
+- ``gat``, ``sgc``, ``appnp``: PyG's layers in DeepRobust's training loop, not patched. They take a ``Data`` object, the
+  first two in a list.
+- ``airgnn``: needs torch_sparse, which is not published for this version of torch. A replacement module creates
+  torch's sparse matrices, which PyG's layers also accept. For these, PyG's ``gcn_norm`` returns a pair, of which the
+  first element is used. ``Tensor``, with which the file rejects edge lists, is replaced by an unused class, because
+  torch's sparse matrices are tensors.
+- ``prognn``, ``prognn-fs``: not patched; takes its backbone and its settings as objects. One of its epochs is two steps
+  of the weights; here each step counts as an epoch, as in asgnn.
+- ``mlp``: not in DeepRobust; PyG's ``MLP`` without normalisation, with dropout on its input, in a similar loop.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from worker import Tick, Training, read, serve
 
 @dataclass(frozen=True)
 class Peer:
-    """A model, how it is trained for so many epochs, and its scores (N, C): as they are, or after a training."""
+    """A model, a function that trains it for some epochs, and its scores (N, C) before and after training."""
 
     model: nn.Module
     train: Callable[[int], object]
@@ -58,7 +58,7 @@ def main(name: str, epochs: str, task: str, start: str, scores: str) -> None:
 def begin(
     name: str, epochs: int, task: Mapping[str, Any], start: Mapping[str, Any], path: str
 ) -> tuple[Mapping[str, Any], Training]:
-    torch.manual_seed(0)  # DeepRobust draws from the global generator
+    torch.manual_seed(0)  # DeepRobust uses the global generator
     settings = SimpleNamespace(**{key: value.item() for key, value in start.items() if not key.startswith("start_")})
     weights = [torch.from_numpy(start[key]) for key in sorted(start) if key.startswith("start_")]
     sizes = int(task["features_shape"][1]), weights[0].shape[1], int(task["labels"].max()) + 1
@@ -67,19 +67,19 @@ def begin(
     peer.model.eval()
     with torch.no_grad():
         np.savez(path, scores=peer.scores().numpy(), **peer.extra())
-    if not name.startswith("prognn"):  # which has just warmed up on a matrix, and takes very long
+    if not name.startswith("prognn"):  # Pro-GNN is slow, and peer.extra() has warmed it up
         peer.train(2)
-    ticking: list[Tick] = []
+    ticks: list[Tick] = []
 
     def tick(optimizer: torch.optim.Optimizer, *rest: object) -> None:
-        if ticking and isinstance(optimizer, torch.optim.Adam):  # Pro-GNN has others for its structure
-            ticking[-1]()
+        if ticks and isinstance(optimizer, torch.optim.Adam):  # Pro-GNN has other optimizers for its structure
+            ticks[-1]()
 
     register_optimizer_step_post_hook(tick)
 
     def train(tick: Tick) -> Callable[[], Mapping[str, Any]]:
         set_weights(name, peer.model, weights)
-        ticking.append(tick)
+        ticks.append(tick)
         peer.train(epochs)
         return lambda: {"accuracy": accuracy(peer.trained_scores(), task)}
 
@@ -88,18 +88,18 @@ def begin(
 
 
 def set_weights(name: str, model: nn.Module, weights: list[Tensor]) -> None:
-    """Start anew from our weights, without what a layer has kept of the last training, such as SGC its ÂᴷX.
+    """Reset the model, including cached values such as ÂᴷX of SGC, and set our initial weights.
 
-    Ours are (in, out); torch's linear layers have them the other way round, and all layers here are oblong.
+    Our weights are (in, out), those of torch's linear layers (out, in); no layer here is square, so the shape decides.
     """
     for part in model.modules():
         if callable(reset := getattr(part, "reset_parameters", None)):
             reset()
     named = dict(model.named_parameters())
-    theirs = [named[key] for key in ORDER[name]] if name in ORDER else list(named.values())
+    parameters = [named[key] for key in ORDER[name]] if name in ORDER else list(named.values())
     with torch.no_grad():
-        for own, given in zip(theirs, weights, strict=True):
-            own.copy_((given.t() if own.shape == given.t().shape else given).reshape(own.shape))
+        for parameter, ours in zip(parameters, weights, strict=True):
+            parameter.copy_((ours.t() if parameter.shape == ours.t().shape else ours).reshape(parameter.shape))
 
 
 def accuracy(scores: Tensor, task: Mapping[str, Any]) -> float:
@@ -129,7 +129,7 @@ def on_matrices(
 ) -> Peer:
     model = kind(*sizes, dropout=settings.dropout, lr=settings.lr, weight_decay=settings.weight_decay, device="cpu")
     features, adjacency = matrix(task, "features"), matrix(task, "adjacency")
-    for name, value in of_fit.items():  # which only fit sets, and predict needs
+    for name, value in of_fit.items():  # predict needs them, but only fit sets them
         setattr(model, name, value)
 
     def train(epochs: int) -> None:
@@ -168,11 +168,11 @@ def appnp(task: Mapping[str, Any], settings: Any, sizes: tuple[int, int, int]) -
 
 
 def airgnn(task: Mapping[str, Any], settings: Any, sizes: tuple[int, int, int]) -> Peer:
-    stand_in_for_torch_sparse()
+    replace_torch_sparse()
     file = module("defense_pyg.airgnn")
-    normalized = file.gcn_norm
-    file.gcn_norm = lambda *given, **options: normalized(*given, **options)[0]
-    file.Tensor = type("Nothing", (), {})
+    gcn_norm = file.gcn_norm
+    file.gcn_norm = lambda *args, **options: gcn_norm(*args, **options)[0]
+    file.Tensor = type("Unused", (), {})
     model = file.AirGNN(
         *sizes, K=settings.num_layers, dropout=settings.dropout, lr=settings.lr, weight_decay=settings.weight_decay,
         device="cpu", args=SimpleNamespace(alpha=None, model="AirGNN", lambda_amp=settings.lam),
@@ -180,7 +180,7 @@ def airgnn(task: Mapping[str, Any], settings: Any, sizes: tuple[int, int, int]) 
     return on_data(model, task)
 
 
-def stand_in_for_torch_sparse() -> None:
+def replace_torch_sparse() -> None:
     from torch_geometric.utils import to_torch_csc_tensor
 
     class AnySparse(type):
@@ -190,11 +190,11 @@ def stand_in_for_torch_sparse() -> None:
     class SparseTensor(metaclass=AnySparse):
         @staticmethod
         def from_edge_index(edge_index: Tensor, values: Tensor | None, sparse_sizes: tuple[int, int]) -> Any:
-            return to_torch_csc_tensor(edge_index, values, size=sparse_sizes)  # its transpose, asked for next, is CSR
+            return to_torch_csc_tensor(edge_index, values, size=sparse_sizes)  # it is transposed next, which gives CSR
 
-    stand_in = ModuleType("torch_sparse")
-    vars(stand_in).update(SparseTensor=SparseTensor, matmul=lambda matrix, x, reduce: matrix @ x)
-    sys.modules["torch_sparse"] = stand_in
+    replacement = ModuleType("torch_sparse")
+    vars(replacement).update(SparseTensor=SparseTensor, matmul=lambda matrix, x, reduce: matrix @ x)
+    sys.modules["torch_sparse"] = replacement
 
 
 def on_data(model: Any, task: Mapping[str, Any], as_list: bool = False) -> Peer:
@@ -281,7 +281,7 @@ PEERS = {
 ORDER = {
     "gat": [f"conv{n}.{part}" for n in (1, 2) for part in ("lin.weight", "att_dst", "att_src", "bias")],
 }
-"""Their parameters in the order of ours, where it is another one."""
+"""The parameters in the order of ours, for models with another order."""
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

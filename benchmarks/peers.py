@@ -1,4 +1,4 @@
-"""What the benchmarks beside DeepRobust share: its environment, the task as both sides read it, and the ratios."""
+"""Shared code of the benchmarks against DeepRobust: its environment, the task file, and the ratios."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ PEER = "deeprobust==0.2.11"
 
 
 def build(folder: Path) -> Path:
-    """The interpreter of DeepRobust's environment, which is made where it is not there or has other versions."""
+    """Return the interpreter of DeepRobust's environment; create it if it is missing or has other versions."""
     pins, ready, python = HERE / "peers.txt", folder / ".ready", folder / "bin" / "python"
-    wanted = f"{PEER}\n{pins.read_text()}"
-    if ready.exists() and ready.read_text() == wanted:
+    versions = f"{PEER}\n{pins.read_text()}"
+    if ready.exists() and ready.read_text() == versions:
         return python
-    print(f"making {folder.name} for {PEER}", file=sys.stderr)
+    print(f"creating {folder.name} for {PEER}", file=sys.stderr)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for command in (
         [sys.executable, "-m", "venv", "--clear", str(folder)],
         [*pip, "-r", str(pins)],
-        # It asks for packages of which what is measured uses none, torchvision and gensim among them.
+        # Without its dependencies, such as torchvision and gensim, which the measured code does not use.
         [*pip, "--no-deps", PEER],
     ):
         try:
             done = subprocess.run(command, capture_output=True, text=True)
         except OSError as cause:
-            raise CannotMeasure(f"{folder.name}, the environment for {PEER}, could not be made: {cause}.") from cause
+            raise CannotMeasure(f"Cannot create the environment {folder.name} for {PEER}: {cause}.") from cause
         if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
-            raise CannotMeasure(f"{folder.name}, the environment for {PEER}, could not be made: {said.rstrip('.')}.")
-    ready.write_text(wanted)
+            error = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
+            raise CannotMeasure(f"Cannot create the environment {folder.name} for {PEER}: {error.rstrip('.')}.")
+    ready.write_text(versions)
     return python
 
 
 def peer_command(python: Path, script: str, *arguments: object) -> list[str]:
-    # nothing of the caller's environment and folders; -I would hide the scripts from each other, too
+    # isolated from the caller's environment; not -I, because the scripts import each other
     return [str(python), "-E", "-s", str(HERE / script), *map(str, arguments)]
 
 
@@ -60,7 +60,7 @@ def choose_split(data: Data) -> tuple[Split, str]:
 
 
 def write(path: Path, data: Data, split: Split, **more: Any) -> None:
-    """The task as both sides read it: plain arrays, no pickled objects."""
+    """Write the task that both sides read, as plain arrays without pickled objects."""
     arrays: dict[str, Any] = {}
     for name, matrix in (("adjacency", to_scipy(data)), ("features", sp.csr_array(data.x.numpy()))):
         parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": matrix.shape}
@@ -70,7 +70,10 @@ def write(path: Path, data: Data, split: Split, **more: Any) -> None:
 
 
 def sides(answers: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Medians, ours first; the range of a ratio is that of any time of one side to any of the other."""
+    """Return the medians of each side, ours first.
+
+    The range of a ratio covers every time of one side divided by every time of the other.
+    """
     first = next(iter(answers.values()))
     ours, size = first["seconds"], first["peak_bytes"]
     out = []

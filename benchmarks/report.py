@@ -1,4 +1,4 @@
-"""What the benchmarks end with: a table on stdout, the same in a file, and an exit code."""
+"""Output of the benchmarks: a table on stdout, a JSON file and an exit code."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def about(device: torch.device) -> dict[str, Any]:
 def report(
     record: Mapping[str, Any], results: Iterable[dict[str, Any]], output: Path, kind: str, spread: str = "range"
 ) -> int:
-    """Print each result as it comes and keep those so far in the file; the exit code is 1 where one failed.
+    """Print each result and write all results so far to the file; return the exit code, 1 if a case failed.
 
-    After each, so that what was measured is kept if the program is stopped.
+    The file is written after each result, so that an interrupted run keeps its results.
     """
     print(", ".join(f"{key} {value}" for key, value in record.items()))
     print(COLUMNS.format(kind, "side", "time", "ratio", f"({spread})", "memory", "ratio", "difference"), flush=True)
@@ -52,14 +52,14 @@ def report(
 
 
 def lines(result: Mapping[str, Any]) -> list[str]:
-    """A result as rows of the table."""
+    """Return a result as rows of the table."""
     margins = [f"{side} {value:.2f}" for side, value in result.get("margins", {}).items()]
     after = [f"    margin: {', '.join(margins)}"] if margins else []
     if not result["ok"]:
         why = result.get("error") or ", ".join(
             f"{c['where']} differs by {c['error']:.1e}, allowed {c['tolerance']:.0e}"
             for c in result["checks"]
-            if not c["error"] <= c["tolerance"]  # NaN is wrong too
+            if not c["error"] <= c["tolerance"]  # true for NaN
         )
         return [f"{result['name']:<15} FAILED: {why or 'nothing was compared'}", *after]
     worst = max(result["checks"], key=lambda c: c["error"])
@@ -92,8 +92,8 @@ def duration(seconds: float) -> str:
 
 
 def positive(text: str) -> int:
-    """For argparse."""
+    """Parse a positive integer for argparse."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, and is {number}")
+        raise argparse.ArgumentTypeError(f"must be 1 or more; it is {number}")
     return number

@@ -1,14 +1,15 @@
-"""Speed and memory of what the library does, beside other ways of doing the same.
+"""Time and memory of the library, compared with other implementations of the same computation.
 
     python benchmarks/run.py
     python benchmarks/run.py --quick --only gcn --only scaling
     python benchmarks/run.py --device cuda -o runs/bench-cuda.json
 
-For each case the sides are compared first; where they differ by more than the case's tolerance it is FAILED, no time
-is given, and the exit code is 1. A ratio is to the first side, ours: 3.0 is three times as long, or as much memory.
+Each case compares the results of its sides first. If they differ by more than the tolerance of the case, it is FAILED,
+no time is printed, and the exit code is 1. Ratios are relative to the first side, ours: 3.0 means three times as much
+time or memory.
 
-Where other programs use the processor, set OMP_WAIT_POLICY=PASSIVE: torch's threads otherwise wait for each other in
-busy loops, and a core that is taken away makes small operations many times as long.
+If other programs use the processor, set OMP_WAIT_POLICY=PASSIVE. Otherwise torch's threads wait for each other in busy
+loops, and small operations become many times slower when a core is taken away.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--only", choices=list(CASES), action="append", metavar="NAME", help=f"one of {', '.join(CASES)}"
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench.json"), metavar="FILE")
-    # What the program calls itself with: print the peak memory of one side of the case named by --only.
+    # Used by the program for its subprocesses: print the peak memory of one side of the case given by --only.
     parser.add_argument("--peak-of", metavar="SIDE", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no GPU that torch can use here; run with --device cpu")
+        parser.error("torch finds no GPU; use --device cpu")
     return arguments
 
 
 def measure(name: str, setting: Setting) -> dict[str, Any]:
-    """One case as it goes into the file: checks always, sides only where all checks hold."""
+    """Return the result of a case for the file: always its checks, and its sides if all checks pass."""
     torch.manual_seed(0)
     result: dict[str, Any] = {"name": name, "what": "", "ok": False, "checks": [], "sides": []}
     try:
@@ -68,7 +69,7 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
         if not checks or not all(c.ok for c in checks):
             return result
         sides = measured_sides(name, case, setting)
-    except RuntimeError as error:  # torch's own, out of memory among them: the other cases can still run
+    except RuntimeError as error:  # such as out of memory; the other cases can still run
         return {**result, "error": str(error)}
     return {**result, "ok": True, "sides": sides}
 
@@ -98,7 +99,7 @@ def peak(name: str, side: str, case: Case, setting: Setting) -> int | None:
     command = [sys.executable, __file__, "--only", name, "--peak-of", side, *(["--quick"] if setting.quick else [])]
     answer = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if answer.returncode:
-        raise RuntimeError(f"the process that measures the memory of {side} ended with {answer.returncode}")
+        raise RuntimeError(f"the process that measures the memory of {side} failed with code {answer.returncode}")
     found: int | None = json.loads(answer.stdout)
     return found
 

@@ -1,18 +1,19 @@
-"""Metattack and Nettack beside DeepRobust's, on Cora, on the CPU: seconds a flip or a target, and peak memory.
+"""Time and peak memory of Metattack and Nettack compared with DeepRobust, on Cora, on the CPU.
 
     python benchmarks/run_attacks.py
     python benchmarks/run_attacks.py --only nettack --targets 10 -o runs/nettack.json
 
-DeepRobust is no dependency: the first run makes an environment for it, .venv-peers. Each side of each attack runs in a
-process of its own, one after the other, on the same graph, split and targets, with the same number of threads.
+DeepRobust is not a dependency: the first run creates an environment for it, .venv-peers. Each side of each attack runs
+in its own process, one after the other, on the same graph, split and targets, with the same number of threads.
 
-First the flips are checked. Both sides must hold to the budget and leave no node alone, and after our Nettack the
-targets' margins on a linear GCN that neither side has seen must have fallen at least nearly as far as after theirs.
-Where a check fails the attack is FAILED, no time is given, and the exit code is 1. Whether two runs of Metattack choose
-the same flips is not asked: they start from other random weights.
+The flips are checked first. Both sides must respect the budget and isolate no node. Our Nettack must lower the margins
+of the targets nearly as far as DeepRobust's, measured on a linear GCN that neither side has used. If a check fails, the
+attack is FAILED, no time is printed, and the exit code is 1. The two sides of Metattack need not choose the same flips,
+because their initial weights differ.
 
-Times are of the attack after a first flip or target, so without the training of the surrogate and without compilation.
-Memory is the largest size of the whole process. A ratio is to ours: 3.0 is three times as long, or as much memory.
+Times are seconds per flip (Metattack) or target (Nettack) after a first one as warm-up, without the training of the
+surrogate. Memory is the peak of the whole process. Ratios are relative to ours: 3.0 means three times as much time or
+memory.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from report import about, positive, report
 from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.data import Data
-from worker import CannotMeasure, ended, read
+from worker import CannotMeasure, failure, read
 
 from asgnn import attacks
 from asgnn.errors import GraphError
@@ -48,8 +49,8 @@ from asgnn.graphs.adjacency import Adjacency
 UNITS = {"metattack": "flip", "nettack": "target"}
 PER_TARGET, DEGREE = 5, 10
 """Nettack: flips for each target, and the degree that a target must exceed."""
-LESS = 0.1
-"""By how much less than DeepRobust's our Nettack may lower the margins: each side attacks a surrogate of its own."""
+MARGIN_TOLERANCE = 0.1
+"""Relative amount by which our Nettack may lower the margins less than DeepRobust's, which uses another surrogate."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,9 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{error} Nothing was measured.", file=sys.stderr)
         return 1
     data = cora()
-    split, whose = choose_split(data)
-    record = about(torch.device("cpu")) | {"peer": PEER, "split": whose, "wait_policy": wait_policy()}
-    # The sides run for minutes, one after the other: other programs can change a ratio, so say whether there are any.
+    split, split_name = choose_split(data)
+    record = about(torch.device("cpu")) | {"peer": PEER, "split": split_name, "wait_policy": wait_policy()}
+    # The sides run for minutes, one after the other, so other programs can change a ratio: record the load.
     record["load"] = round(os.getloadavg()[0], 2)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "task.npz")
@@ -79,11 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(UNITS), action="append", metavar="NAME", help=" or ".join(UNITS))
-    parser.add_argument("--flips", type=positive, default=2, help="of Metattack, timed after a first one")
-    parser.add_argument("--targets", type=positive, default=4, help="of Nettack, timed after a first one")
+    parser.add_argument("--flips", type=positive, default=2, help="timed flips of Metattack, after a first one")
+    parser.add_argument("--targets", type=positive, default=4, help="timed targets of Nettack, after a first one")
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench-attacks.json"), metavar="FILE")
-    parser.add_argument("--peer", type=Path, metavar="PYTHON", help="an interpreter that has DeepRobust already")
-    # What the program calls itself with: run our side of an attack and print what came of it.
+    parser.add_argument("--peer", type=Path, metavar="PYTHON", help="an interpreter that has DeepRobust")
+    # Used by the program for its subprocesses: run our side of an attack and print the result.
     parser.add_argument("--ours", nargs=2, metavar=("NAME", "TASK"), help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
@@ -94,7 +95,7 @@ def choose_targets(data: Data, split: Split, count: int) -> Tensor:
 
 
 def run_ours(attack: str, task: Mapping[str, Any]) -> dict[str, Any]:
-    """What peer_deeprobust.py prints, of our side."""
+    """Run our side and return the fields that peer_deeprobust.py prints."""
     data, train, rng = cora(), torch.from_numpy(task["train"]), torch.Generator().manual_seed(0)
     clock: dict[int, float] = {}
     steps = 0
@@ -114,26 +115,28 @@ def run_ours(attack: str, task: Mapping[str, Any]) -> dict[str, Any]:
         units = targets.numel()
         made = attack_graph(data, int(task["per_target"]), train, targets, rng, progress=tick)
     return {
-        "seconds": laps(clock, steps, units),
+        "seconds": unit_seconds(clock, steps, units),
         "flips": made.flips.t().tolist(),
         "peak_bytes": resident("VmHWM"),
         "threads": torch.get_num_threads(),
     }
 
 
-def laps(clock: Mapping[int, float], steps: int, units: int) -> list[float]:
-    """Seconds of each unit after the first, from the times at which so many of ``steps`` steps were done."""
+def unit_seconds(clock: Mapping[int, float], steps: int, units: int) -> list[float]:
+    """Return the seconds of each unit after the first; ``clock`` maps the number of finished steps to the time."""
     each, rest = divmod(steps, units)
     ends = [unit * each for unit in range(1, units + 1)]
     if rest or not each or any(end not in clock for end in ends):
-        raise CannotMeasure(f"Progress came after {sorted(clock)} of {steps} steps, not after each of {units} units.")
+        raise CannotMeasure(
+            f"The attack reported progress after {sorted(clock)} of {steps} steps, not after each of {units} units."
+        )
     return [clock[end] - clock[start] for start, end in itertools.pairwise(ends)]
 
 
 def measure(
     attack: str, path: Path, python: Path, data: Data, split: Split, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """One attack as it goes into the file: checks always, sides only where all checks hold."""
+    """Return the result of an attack for the file: always its checks, and its sides if all checks pass."""
     what = {
         "metattack": f"Meta-Self with the exact meta-gradient on Cora, {arguments.flips} flips after a first one",
         "nettack": f"Nettack on Cora, {PER_TARGET} direct flips for each of {arguments.targets} targets of degree over "
@@ -151,12 +154,12 @@ def measure(
     budget = int(task["budget"]) if attack == "metattack" else PER_TARGET * len(task["targets"])
     targets = torch.from_numpy(task["targets"]) if attack == "nettack" else None
     made = {side: answer["flips"] for side, answer in answers.items()}
-    checks = [rules(side, flips, data, budget, targets) for side, flips in made.items()]
+    checks = [check_rules(side, flips, data, budget, targets) for side, flips in made.items()]
     threads = [answer["threads"] for answer in answers.values()]
     checks.append(Check("number of threads", float(max(threads) - min(threads)), 0))
     if targets is not None and all(check.ok for check in checks):
-        result["margins"] = margins = reached(made, data, split, targets)
-        checks.append(as_far(margins))
+        result["margins"] = margins = mean_margins(made, data, split, targets)
+        checks.append(check_margins(margins))
     result["checks"] = [asdict(check) for check in checks]
     ok = all(check.ok for check in checks)
     return {**result, "ok": ok, "sides": sides(answers) if ok else []}
@@ -165,19 +168,19 @@ def measure(
 def answer(command: list[str], side: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": wait_policy()})
     if done.returncode:
-        raise CannotMeasure(ended(side, done.returncode, done.stderr))
+        raise CannotMeasure(failure(side, done.returncode, done.stderr))
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def wait_policy() -> str:
-    """For both sides; threads that wait in busy loops lose much time where other programs use the processor."""
+    """Return the policy for both sides; busy loops would be slow if other programs use the processor."""
     return os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def rules(side: str, flips: list[list[int]], data: Data, budget: int, targets: Tensor | None) -> Check:
-    """How many times the flips break a rule: over budget, or none at all; a node left alone; no target touched."""
-    where = f"flips of {side} against the rules"
+def check_rules(side: str, flips: list[list[int]], data: Data, budget: int, targets: Tensor | None) -> Check:
+    """Count the violations: flips above the budget, no flips at all, isolated nodes, flips without a target."""
+    where = f"number of rule violations of {side}"
     pairs = torch.tensor(flips, dtype=torch.int64).view(-1, 2).t()
     try:
         made = Perturbation(pairs, int(data.num_nodes))
@@ -185,16 +188,19 @@ def rules(side: str, flips: list[list[int]], data: Data, budget: int, targets: T
     except GraphError:
         return Check(where, torch.inf, 0)
     after = torch.bincount(made.apply(data).edge_index[0], minlength=made.num_nodes)
-    broken = max(0, len(made) - budget) + int((after == 0).sum()) + int(len(made) == 0)
-    if side == "asgnn":  # ours promises to meet the budget; DeepRobust's may take a flip back
-        broken += max(0, budget - len(made))
+    violations = max(0, len(made) - budget) + int((after == 0).sum()) + int(len(made) == 0)
+    if side == "asgnn":  # our attacks meet the budget exactly; DeepRobust's may undo a flip
+        violations += max(0, budget - len(made))
     if targets is not None:
-        broken += int((~torch.isin(pairs, targets).any(0)).sum())
-    return Check(where, float(broken), 0)
+        violations += int((~torch.isin(pairs, targets).any(0)).sum())
+    return Check(where, float(violations), 0)
 
 
-def reached(made: Mapping[str, list[list[int]]], data: Data, split: Split, targets: Tensor) -> dict[str, float]:
-    """The targets' mean margin on the clean graph and after each side's flips, by one linear GCN of the clean graph."""
+def mean_margins(made: Mapping[str, list[list[int]]], data: Data, split: Split, targets: Tensor) -> dict[str, float]:
+    """Return the mean margin of the targets on the clean graph and after the flips of each side.
+
+    The margins are those of one linear GCN that is trained on the clean graph.
+    """
     weight = linear_gcn(data, split)
     graphs = {"clean": data}
     for side, flips in made.items():
@@ -208,7 +214,7 @@ def reached(made: Mapping[str, list[list[int]]], data: Data, split: Split, targe
 
 
 def linear_gcn(data: Data, split: Split) -> Tensor:
-    """W of the scores Â² X W, fitted to the training nodes; a convex problem, so no random start is needed."""
+    """Return W of the scores Â² X W, fitted to the training nodes from 0, because the problem is convex."""
     smooth = twice_propagated(data, data.x)[split.train]
     weight = torch.zeros(data.num_features, int(data.y.max()) + 1, requires_grad=True)
     optimizer = torch.optim.Adam([weight], lr=0.01)
@@ -225,11 +231,11 @@ def twice_propagated(data: Data, x: Tensor) -> Tensor:
     return adj.matmul(weight, adj.matmul(weight, x))
 
 
-def as_far(margins: Mapping[str, float]) -> Check:
-    """How much less far our margin fell than theirs, as a share of theirs."""
-    fell = {side: margins["clean"] - margins[side] for side in ("asgnn", "DeepRobust")}
-    less = max(0.0, 1 - fell["asgnn"] / fell["DeepRobust"]) if fell["DeepRobust"] > 0 else float(fell["asgnn"] <= 0)
-    return Check("fall of the margin", less, LESS)
+def check_margins(margins: Mapping[str, float]) -> Check:
+    """Check by how much our decrease of the margin is smaller than DeepRobust's, relative to theirs."""
+    ours, theirs = (margins["clean"] - margins[side] for side in ("asgnn", "DeepRobust"))
+    less = max(0.0, 1 - ours / theirs) if theirs > 0 else float(ours <= 0)
+    return Check("decrease of the margin", less, MARGIN_TOLERANCE)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,26 @@
-"""Every defence on Cora, on the CPU: seconds a training and peak memory, beside DeepRobust's or PyG's where they exist.
+"""Time and peak memory of every defence on Cora, on the CPU, compared with DeepRobust or PyG where they have it.
 
-    python benchmarks/run_defences.py                                     # some twelve minutes
+    python benchmarks/run_defences.py                                     # about twelve minutes
     python benchmarks/run_defences.py --only gcn --only prognn --epochs 100 --rounds 4 -o runs/two.json
     python benchmarks/run_defences.py -o docs/records/bench-defences.json && python scripts/defence_table.py table
 
-Each defence is trained by its recipe: one trial and, as "asgnn × 10", ten at once, of which a time is the tenth part
-(Pro-GNN: two, the half). The other side is DeepRobust 0.2.11 or, for the MLP, PyG; the first run makes an environment
-for them, .venv-peers. peer_defences.py says what had to be done for each to run. Nothing stands beside the rest,
-because neither has them.
+Each defence is trained by its recipe: one trial and, as "asgnn × 10", a batch of ten, whose time is divided by ten
+(Pro-GNN: a batch of two). The other side is DeepRobust 0.2.11 or, for the MLP, PyG; the first run creates an
+environment for them, .venv-peers. peer_defences.py lists the adaptations of each. Defences that neither of them has
+are measured alone.
 
-All have the same graph, split, settings, start of the weights, number of epochs and one thread each. A side is a
-process of its own, and the sides take turns. Times are CPU seconds: on one thread those of the clock where no other
-program takes the processor, and near them where one does. Those of the clock are in the file.
+All sides have the same graph, split, settings, initial weights and number of epochs, and one thread each. Each side is
+a process, and the sides take turns. Times are CPU seconds, which on one thread equal wall time if no other program uses
+the processor, and are close to it otherwise. The file also has the wall times.
 
-A training is timed for the first 30 epochs (Pro-GNN: 4) with all that comes before, such as an SVD, and the rest of the
-recipe's epochs is added at the pace of those after the second; this after a warm-up, so without compilation.
-Memory is the largest size of the whole process. A ratio is to ours, one trial: 3.0 is three times as long, or as much.
+After a warm-up (which excludes compilation), the first 30 epochs (Pro-GNN: 4) of a training are timed, including
+preprocessing such as an SVD. The remaining epochs of the recipe are added at the mean time of the epochs after the
+second. Memory is the peak of the whole process. Ratios are relative to one trial of ours: 3.0 means three times as much
+time or memory.
 
-No figure without its check: with the same weights the sides must give the same scores, before the training, to 1e-4;
-after it their test accuracies must be within five points; ten trials at once must give the first the losses that it has
-alone; and Pro-GNN's nuclear-norm step must give the same matrix. Where a check fails no time is given and the exit code
-is 1.
+Four checks must pass: with the same weights, the scores of the sides before training agree to 1e-4; their test
+accuracies after training are within five points; the first trial has the same losses alone and in a batch; and the
+nuclear-norm step of Pro-GNN gives the same matrix. If a check fails, no time is printed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ PEERS = dict.fromkeys(
 ) | {"mlp": "PyG"}
 OURS = "asgnn"
 NAMES = [name for name in RECIPES if name != "asgnn-paper"]  # the same computation with another objective
-MANY = 10
-"""Trials at once."""
+BATCH = 10
+"""Trials in a batch."""
 SLOW = {"prognn": (4, 2), "prognn-fs": (4, 2)}
-"""Epochs and trials of what decomposes an N × N matrix for each trial in every other epoch."""
+"""Epochs and trials of defences that decompose an N × N matrix for each trial in every other epoch."""
 COMPARED = 10
-"""Epochs whose losses are compared; the differences of sums in another order grow with the training."""
-POINTS = 0.05
+"""Epochs whose losses are compared; rounding differences grow during training."""
+ACCURACY_TOLERANCE = 0.05
 SETTINGS = (
     "num_layers", "alpha", "beta", "gamma", "lam", "structure_lr", "inner_steps", "threshold", "rank",
     "dropout", "heads",
@@ -81,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{error} Nothing was measured.", file=sys.stderr)
         return 1
     data = cora()
-    split, whose = choose_split(data)
-    record = about(torch.device("cpu")) | {"peer": PEER, "split": whose, "threads": 1, "clock": "CPU seconds"}
+    split, split_name = choose_split(data)
+    record = about(torch.device("cpu")) | {"peer": PEER, "split": split_name, "threads": 1, "clock": "CPU seconds"}
     record["load"] = round(os.getloadavg()[0], 2)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder, "task.npz"), data, split)
@@ -93,24 +93,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=NAMES, action="append", metavar="NAME", help=f"one of {', '.join(NAMES)}")
-    parser.add_argument("--epochs", type=positive, default=30, help="timed, of every defence but Pro-GNN; at least 4")
-    parser.add_argument("--rounds", type=positive, default=2, help="turns of each side")
+    parser.add_argument("--epochs", type=positive, default=30, help="timed epochs, except for Pro-GNN; at least 4")
+    parser.add_argument("--rounds", type=positive, default=2, help="trainings of each side")
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/bench-defences.json"), metavar="FILE")
-    parser.add_argument(
-        "--peer", type=Path, metavar="PYTHON", help="an interpreter that has DeepRobust and PyG already"
-    )
-    # What the program calls itself with: be our side of one defence.
+    parser.add_argument("--peer", type=Path, metavar="PYTHON", help="an interpreter that has DeepRobust and PyG")
+    # Used by the program for its subprocesses: serve our side of one defence.
     parser.add_argument("--ours", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.epochs < 4:
-        parser.error(
-            f"the pace is taken after the second epoch, so --epochs must be 4 or more; it is {arguments.epochs}"
-        )
+        parser.error(f"--epochs must be 4 or more, because the first two are not averaged; it is {arguments.epochs}")
     return arguments
 
 
 def begin(name: str, count: int, epochs: int, task: str, start: str) -> tuple[Mapping[str, Any], Training]:
-    """Our side; one trial also writes what the other side starts from, and what it must then agree with."""
+    """Prepare our side; for one trial, also write the initial weights for the other side and the expected scores."""
     arrays, data = read(task), cora()
     split = Split(*(torch.from_numpy(arrays[part]) for part in ("train", "val", "test")))
 
@@ -126,17 +122,21 @@ def begin(name: str, count: int, epochs: int, task: str, start: str) -> tuple[Ma
     if count == 1:
         trial = recipe(name).trial(data, split, 0)
         assert isinstance(trial.model, NodeClassifier)
-        given = {name: value for name, value in trial.model.settings.items() if name in SETTINGS}
-        given |= {"lr": trial.config.lr, "weight_decay": trial.config.weight_decay}
+        initial = peer_settings(trial.model) | {"lr": trial.config.lr, "weight_decay": trial.config.weight_decay}
         weights = (p.detach().numpy() for p in trial.model.parameters() if p.requires_grad)
-        given |= {f"start_{at:02}": weight for at, weight in enumerate(weights)}
+        initial |= {f"start_{at:02}": weight for at, weight in enumerate(weights)}
         with torch.no_grad():
             scores = trial.model.eval()(data.x, data.edge_index).log_softmax(1).numpy()
-        np.savez(start, **given)
+        np.savez(start, **initial)
         np.savez(expected_at(start), scores=scores, **shrunk(trial.model))
-    if name not in SLOW:  # to warm up
+    if name not in SLOW:  # warm-up
         train(2, lambda: None)
     return {}, lambda tick: train(epochs, tick)
+
+
+def peer_settings(model: NodeClassifier) -> dict[str, Any]:
+    """Return the settings of our model that the other side needs."""
+    return {name: value for name, value in model.settings.items() if name in SETTINGS}
 
 
 def expected_at(start: str) -> Path:
@@ -144,7 +144,7 @@ def expected_at(start: str) -> Path:
 
 
 def shrunk(model: torch.nn.Module) -> dict[str, Any]:
-    """What Pro-GNN's nuclear-norm step makes of the adjacency matrix."""
+    """Return the adjacency matrix after the nuclear-norm step of Pro-GNN."""
     if not isinstance(model, ProGNN):
         return {}
     data = cora()
@@ -154,13 +154,13 @@ def shrunk(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def measure(name: str, folder: Path, python: Path | None, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One defence as it goes into the file: checks always, sides only where all checks hold."""
-    whole = recipe(name).config.epochs
-    timed, many = SLOW.get(name, (arguments.epochs, MANY))
-    epochs, trials = min(timed, whole), {OURS: 1, f"{OURS} × {many}": many}
-    what = f"a training of {whole} epochs on Cora, of which {epochs} were timed"
+    """Return the result of a defence for the file: always its checks, and its sides if all checks pass."""
+    all_epochs = recipe(name).config.epochs
+    timed, batch = SLOW.get(name, (arguments.epochs, BATCH))
+    epochs, trials = min(timed, all_epochs), {OURS: 1, f"{OURS} × {batch}": batch}
+    what = f"a training of {all_epochs} epochs on Cora, of which {epochs} were timed"
     result: dict[str, Any] = {"name": name, "what": what, "unit": "training", "ok": False, "checks": [], "sides": []}
-    result |= {"epochs": whole, "timed_epochs": epochs}
+    result |= {"epochs": all_epochs, "timed_epochs": epochs}
     task, start, scores = (folder / file for file in ("task.npz", "start.npz", "scores.npz"))
     ours = [sys.executable, __file__, "--ours", name]
     commands = {side: [*ours, str(count), str(epochs), str(task), str(start)] for side, count in trials.items()}
@@ -178,12 +178,12 @@ def measure(name: str, folder: Path, python: Path | None, arguments: argparse.Na
                 for worker in workers:
                     turns[worker.side].append(worker.turn())
             answers = {
-                worker.side: summed_up(turns[worker.side], epochs, whole, trials.get(worker.side, 1)) | worker.shown
+                worker.side: summary(turns[worker.side], epochs, all_epochs, trials.get(worker.side, 1)) | worker.info
                 for worker in workers
             }
     except CannotMeasure as error:
         return {**result, "error": str(error)}
-    checks = compared(answers, expected_at(str(start)), scores if name in PEERS else None)
+    checks = check_sides(answers, expected_at(str(start)), scores if name in PEERS else None)
     result["checks"] = [asdict(check) for check in checks]
     if not all(check.ok for check in checks):
         return result
@@ -193,9 +193,9 @@ def measure(name: str, folder: Path, python: Path | None, arguments: argparse.Na
     return {**result, "ok": True, "sides": found}
 
 
-def summed_up(turns: Sequence[Mapping[str, Any]], epochs: int, whole: int, trials: int) -> dict[str, Any]:
-    """One side: CPU and wall seconds of a training in each turn, the largest memory, the first turn's losses."""
-    seconds = np.array([training_seconds(turn["clock"], epochs, whole) for turn in turns]) / trials
+def summary(turns: Sequence[Mapping[str, Any]], epochs: int, all_epochs: int, trials: int) -> dict[str, Any]:
+    """Return for one side the CPU and wall seconds of each training, the peak memory and the losses of the first."""
+    seconds = np.array([training_seconds(turn["clock"], epochs, all_epochs) for turn in turns]) / trials
     return {
         "units": trials,
         "seconds": seconds[:, 1].tolist(),
@@ -207,36 +207,38 @@ def summed_up(turns: Sequence[Mapping[str, Any]], epochs: int, whole: int, trial
     }
 
 
-def training_seconds(clock: Sequence[Sequence[float]], epochs: int, whole: int) -> np.ndarray[Any, Any]:
-    """What was measured, and the epochs that were left out at the pace of those after the second.
+def training_seconds(clock: Sequence[Sequence[float]], epochs: int, all_epochs: int) -> np.ndarray[Any, Any]:
+    """Return the measured time plus the remaining epochs at the mean time of the epochs after the second.
 
     Args:
-        clock: (wall, CPU) seconds at the beginning, after each epoch and at the end; trials that did not fit into
-            memory side by side are several batches, one after the other.
+        clock: (wall, CPU) seconds at the beginning, after each epoch and at the end; trials that do not fit into
+            memory together run as several batches, one after the other.
+        epochs: timed epochs.
+        all_epochs: epochs of the recipe.
     """
     times = np.array(clock)
     ends = times[1:-1]
     if epochs < 4 or not len(ends) or len(ends) % epochs:
-        raise CannotMeasure(f"A training of {epochs} epochs was heard of {len(ends)} times.")
+        raise CannotMeasure(f"A training of {epochs} epochs reported progress {len(ends)} times.")
     by_batch = ends.reshape(-1, epochs, 2)
-    pace = (by_batch[:, -1] - by_batch[:, 1]).sum(0) / (epochs - 2)
-    out: np.ndarray[Any, Any] = times[-1] - times[0] + (whole - epochs) * pace
+    per_epoch = (by_batch[:, -1] - by_batch[:, 1]).sum(0) / (epochs - 2)
+    out: np.ndarray[Any, Any] = times[-1] - times[0] + (all_epochs - epochs) * per_epoch
     return out
 
 
-def compared(answers: Mapping[str, Mapping[str, Any]], expected: Path, scores: Path | None) -> list[Check]:
+def check_sides(answers: Mapping[str, Mapping[str, Any]], expected: Path, scores: Path | None) -> list[Check]:
     alone, in_batch, *_ = (
         {"loss of a trial alone and in a batch": torch.tensor(answer["losses"] or [])} for answer in answers.values()
     )
     checks = [compare(alone, in_batch, CLOSE_TRAINED)]
     if scores is not None:
         ours, theirs = (
-            {f"{name} from the same start": torch.from_numpy(value) for name, value in read(path).items()}
+            {f"{name} with the same weights": torch.from_numpy(value) for name, value in read(path).items()}
             for path in (expected, scores)
         )
         checks.append(compare(ours, theirs, CLOSE))
-    reached = [answer["accuracy"] for answer in answers.values()]
-    checks.append(Check("test accuracy", max(reached) - min(reached), POINTS))
+    accuracies = [answer["accuracy"] for answer in answers.values()]
+    checks.append(Check("test accuracy", max(accuracies) - min(accuracies), ACCURACY_TOLERANCE))
     checks.append(Check("number of threads", float(max(answer["threads"] for answer in answers.values()) - 1), 0))
     return checks
 

@@ -1,8 +1,8 @@
-"""One side of a benchmark as a process of its own that trains when it is its turn.
+"""One side of a benchmark in its own process, so that the sides can take turns.
 
-Two ends: ``serve`` in the process that does the work, which may be one of another environment, and ``Worker`` in the
-one that measures. A process says first what it has to show for itself, then trains once for every line it is sent.
-While it waits it takes no time of the processor, so the sides can take turns.
+``serve`` runs in the process that does the work, possibly in another environment, and ``Worker`` in the process that
+measures. A worker process first sends information about itself and then trains once for every line that it receives.
+While it waits, it uses no processor time.
 """
 
 from __future__ import annotations
@@ -25,46 +25,47 @@ from measure import resident
 Tick = Callable[[], None]
 """Called after each epoch."""
 Training = Callable[[Tick], Callable[[], Mapping[str, Any]]]
-"""Trains once; what it returns is called when clock and memory have been read, and says what came of it."""
+"""Trains once and returns a function that gives the results, called after time and memory have been read."""
 
 
 class CannotMeasure(Exception):
-    """A sentence that says why there is nothing to compare."""
+    """A side of a benchmark failed; the message says why."""
 
 
 def read(path: Path | str) -> dict[str, Any]:
-    """The arrays of a file."""
+    """Return the arrays of a file."""
     with np.load(path, allow_pickle=False) as archive:
         return dict(archive)
 
 
 def serve(begin: Callable[[], tuple[Mapping[str, Any], Training]]) -> None:
-    """Answer on stdout; what the code that is measured prints goes to stderr."""
+    """Answer on stdout; the output of the measured code goes to stderr."""
     with contextlib.redirect_stdout(sys.stderr):
-        shown, train = begin()
-        _say(shown)
+        info, train = begin()
+        _send(info)
         for _ in sys.stdin:
-            _say(_turn(train))
+            _send(_measure(train))
 
 
-def _turn(train: Training) -> dict[str, Any]:
+def _measure(train: Training) -> dict[str, Any]:
     clock = [_now()]
-    after = train(lambda: clock.append(_now()))
+    results = train(lambda: clock.append(_now()))
     clock.append(_now())
-    seen = {"clock": clock, "peak_bytes": resident("VmHWM"), "threads": torch.get_num_threads()}
-    return {**seen, **after()}
+    measured = {"clock": clock, "peak_bytes": resident("VmHWM"), "threads": torch.get_num_threads()}
+    return {**measured, **results()}
 
 
 def _now() -> tuple[float, float]:
+    """Return (wall, CPU) seconds."""
     return time.perf_counter(), time.process_time()
 
 
-def _say(answer: Mapping[str, Any]) -> None:
+def _send(answer: Mapping[str, Any]) -> None:
     print(json.dumps(answer), file=sys.__stdout__, flush=True)
 
 
 class Worker:
-    """The process of one side; ``shown`` is what it said first."""
+    """The process of one side; ``info`` is its first answer."""
 
     def __init__(self, side: str, command: Sequence[str], env: Mapping[str, str]) -> None:
         self.side = side
@@ -72,22 +73,22 @@ class Worker:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=env
         )
-        self.shown = self._hear()
+        self.info = self._receive()
 
     def turn(self) -> dict[str, Any]:
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and what it said will be read
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; _receive reports its error
             self.process.stdin.write("\n")
             self.process.stdin.flush()
-        return self._hear()
+        return self._receive()
 
-    def _hear(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             code = self.process.wait()
             self.errors.seek(0)
-            raise CannotMeasure(ended(self.side, code, self.errors.read()))
+            raise CannotMeasure(failure(self.side, code, self.errors.read()))
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -96,10 +97,11 @@ class Worker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self.process.communicate()  # closes its stdin, at which it ends
+            self.process.communicate()  # closes its stdin, which ends the process
         self.errors.close()
 
 
-def ended(side: str, code: int, said: str) -> str:
-    last = (said.strip() or "nothing").splitlines()[-1]
-    return f"The process of {side} ended with {code} and said: {last.rstrip('.')}."
+def failure(side: str, code: int, stderr: str) -> str:
+    """Return the message for a process that has ended early."""
+    last = (stderr.strip() or "no output").splitlines()[-1]
+    return f"The process of {side} failed with code {code}: {last.rstrip('.')}."

@@ -1,4 +1,4 @@
-"""The graphs that break things, small enough for the dense reference; edge_index undirected, without loops."""
+"""Small edge-case graphs; edge_index is undirected and without self-loops."""
 
 from __future__ import annotations
 

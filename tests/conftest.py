@@ -1,4 +1,4 @@
-"""What all tests share: one thread a process, since the graphs are small and the processes are many."""
+"""One thread per process for all tests, because the graphs are small and many processes run at once."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import torch
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
-    # Triton reads it when torch_geometric imports it, and then runs kernels on a CPU; nothing else uses Triton there
+    # read when torch_geometric imports Triton, which then interprets kernels on the CPU; nothing else uses Triton there
     os.environ["TRITON_INTERPRET"] = "1"

@@ -1,4 +1,4 @@
-"""The benchmarks give no figure that was not checked, and say so when a check fails."""
+"""The benchmarks: quick run, failed checks, comparison, memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """benchmarks/run.py, as it sees itself: with its folder on the path."""
+    """Import benchmarks/run.py with its folder on the path."""
     monkeypatch.syspath_prepend(FOLDER)
     return importlib.import_module("run")
 
@@ -46,7 +46,7 @@ def test_quick_run(tmp_path: Path) -> None:
             assert side["name"] in done.stdout
 
 
-def test_wrong_side_is_failed_without_times(
+def test_failed_check_gives_no_times(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     measure = importlib.import_module("measure")
@@ -54,7 +54,7 @@ def test_wrong_side_is_failed_without_times(
 
     def case(setting: object) -> object:
         sides = {"right": measure.Side(lambda: {"h": right}), "wrong": measure.Side(lambda: {"h": wrong})}
-        return measure.Case("one of these is not like the other", sides, 1e-2)
+        return measure.Case("sides with different results", sides, 1e-2)
 
     def broken(setting: object) -> object:
         raise RuntimeError("out of memory")
@@ -95,15 +95,15 @@ def test_compare(bench: ModuleType, ours: dict[str, list[float]], other: dict[st
     assert compare(*values, 1e-3).ok is ok
 
 
-def test_memory_is_seen(bench: ModuleType) -> None:
+def test_peak_memory(bench: ModuleType) -> None:
     size = 1 << 26
     peak = importlib.import_module("measure").peak_memory(lambda: {"a": torch.ones(size // 4)}, torch.device("cpu"))
     if peak is None:
-        pytest.skip("the memory of a process is read on Linux only")
+        pytest.skip("the memory of a process is known only on Linux")
     assert 0.9 * size < peak < 1.5 * size
 
 
-def test_unknown_case_is_named(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_case(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.main(["--only", "nothing"])
     assert "nothing" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The benchmark of the attacks: no figure for flips that break a rule, and a sentence where there is no DeepRobust."""
+"""The benchmark of the attacks: checks of the flips, times per unit, and errors of DeepRobust's environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """benchmarks/run_attacks.py, with a split that needs no file."""
+    """Import benchmarks/run_attacks.py with a split that needs no file."""
     monkeypatch.syspath_prepend(FOLDER)
     bench = importlib.import_module("run_attacks")
     monkeypatch.setattr(bench, "choose_split", lambda data: (random_split(data, 0), "random, trial 0"))
@@ -28,7 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def answer(bench: ModuleType, command: list[str], seconds: float) -> dict[str, Any]:
-    """What either side prints, with random flips at the targets in the place of an attack's."""
+    """Return the answer of either side, with arbitrary flips at the targets instead of an attack."""
     task = bench.read(Path(command[-1]))
     if command[-2] == "metattack":
         flips = [[0, 100 + i] for i in range(int(task["budget"]))]
@@ -55,30 +55,30 @@ def test_table_and_file(
     assert nettack["margins"]["asgnn"] == nettack["margins"]["DeepRobust"] < nettack["margins"]["clean"]
 
 
-def test_flips_against_the_rules_get_no_time(
+def test_rule_violation_gives_no_times(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def one_too_many(command: list[str], side: str) -> dict[str, Any]:
-        said = answer(bench, command, 1.0)
-        return said | {"flips": said["flips"] + [[0, 2000]] * (side == "asgnn")}
+        result = answer(bench, command, 1.0)
+        return result | {"flips": result["flips"] + [[0, 2000]] * (side == "asgnn")}
 
     monkeypatch.setattr(bench, "answer", one_too_many)
     output = tmp_path / "bench.json"
     assert bench.main(["--peer", "python", "--only", "metattack", "-o", str(output)]) == 1
-    assert "FAILED: flips of asgnn against the rules differs by 1.0e+00, allowed 0e+00\n" in capsys.readouterr().out
+    assert "FAILED: number of rule violations of asgnn differs by 1.0e+00, allowed 0e+00\n" in capsys.readouterr().out
     assert json.loads(output.read_text())["cases"][0]["sides"] == []
 
 
-def test_side_that_stops_is_named(
+def test_failed_process_is_reported(
     bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     failed = subprocess.CompletedProcess([], 3, "", "Traceback\nRuntimeError: no more memory\n")
     monkeypatch.setattr(bench.subprocess, "run", lambda *args, **kwargs: failed)
     assert bench.main(["--peer", "python", "--only", "nettack", "-o", str(tmp_path / "bench.json")]) == 1
-    assert "The process of asgnn ended with 3 and said: RuntimeError: no more memory." in capsys.readouterr().out
+    assert "The process of asgnn failed with code 3: RuntimeError: no more memory." in capsys.readouterr().out
 
 
-def test_environment_that_cannot_be_made(
+def test_environment_that_cannot_be_created(
     bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     commands: list[list[str]] = []
@@ -91,16 +91,16 @@ def test_environment_that_cannot_be_made(
     monkeypatch.setattr(bench, "ENVIRONMENT", tmp_path / "peers")
     monkeypatch.setattr(bench.subprocess, "run", run)
     assert bench.main([]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines()[-1] == (
-        "peers, the environment for deeprobust==0.2.11, could not be made: ERROR: No matching distribution. "
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines()[-1] == (
+        "Cannot create the environment peers for deeprobust==0.2.11: ERROR: No matching distribution. "
         "Nothing was measured."
     )
     assert len(commands) == 2
 
 
-def test_environment_is_made_once(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_is_created_once(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     commands: list[list[str]] = []
 
     def run(command: list[str], **kwargs: object) -> subprocess.CompletedProcess[str]:
@@ -120,23 +120,25 @@ def test_environment_is_made_once(bench: ModuleType, monkeypatch: pytest.MonkeyP
     [
         ({1: 5.0, 2: 7.0, 3: 10.0}, 3, 3, [2, 3]),
         ({0: 1.0, 1: 5.0, 2: 7.0}, 2, 2, [2]),
-        ({1: 1.0, 2: 2.0, 3: 4.0, 4: 8.0}, 4, 2, [6]),  # two steps a unit
+        ({1: 1.0, 2: 2.0, 3: 4.0, 4: 8.0}, 4, 2, [6]),  # two steps per unit
         ({2: 1.0}, 2, 2, None),
         ({1: 1.0, 2: 2.0, 3: 3.0}, 3, 2, None),
         ({}, 0, 2, None),
     ],
 )
-def test_laps(bench: ModuleType, clock: dict[int, float], steps: int, units: int, expected: list[float] | None) -> None:
+def test_unit_seconds(
+    bench: ModuleType, clock: dict[int, float], steps: int, units: int, expected: list[float] | None
+) -> None:
     if expected is None:
         with pytest.raises(bench.CannotMeasure, match="not after each of"):
-            bench.laps(clock, steps, units)
+            bench.unit_seconds(clock, steps, units)
     else:
-        assert bench.laps(clock, steps, units) == expected
+        assert bench.unit_seconds(clock, steps, units) == expected
 
 
 def test_our_side(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The attacks are called as their signatures ask, and the task comes back from the file as it was."""
-    data, asked = load_dataset("cora"), []
+    """The attacks are called according to their signatures, and the file preserves the task."""
+    data, calls = load_dataset("cora"), []
     split = random_split(data, 0)
     targets = bench.choose_targets(data, split, 3)
     bench.write(tmp_path / "task.npz", data, split, budget=2, per_target=bench.PER_TARGET, targets=targets)
@@ -145,7 +147,7 @@ def test_our_side(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert torch.bincount(data.edge_index[0])[targets].min() > 10
 
     def attack(data: Any, count: int, train: torch.Tensor, *rest: Any, progress: Any, **options: Any) -> Perturbation:
-        asked.append((count, train.tolist() == split.train.tolist(), options))
+        calls.append((count, train.tolist() == split.train.tolist(), options))
         for done in range(6):
             progress(done + 1, 6)
         return Perturbation(torch.tensor([[0, 1], [7, 8]]), data.num_nodes)
@@ -153,35 +155,35 @@ def test_our_side(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(bench.attacks, "metattack", attack, raising=False)
     monkeypatch.setattr(bench.attacks, "nettack", attack, raising=False)
     for name, units in (("metattack", 2), ("nettack", 3)):
-        said = bench.run_ours(name, task)
-        assert said["flips"] == [[0, 7], [1, 8]]
-        assert len(said["seconds"]) == units - 1
-    assert asked == [(2, True, {"variant": "self", "exact": True}), (5, True, {})]
+        result = bench.run_ours(name, task)
+        assert result["flips"] == [[0, 7], [1, 8]]
+        assert len(result["seconds"]) == units - 1
+    assert calls == [(2, True, {"variant": "self", "exact": True}), (5, True, {})]
 
 
-def test_rules(bench: ModuleType) -> None:
+def test_check_rules(bench: ModuleType) -> None:
     data = load_dataset("cora")
     degree = torch.bincount(data.edge_index[0])
     leaf = int((degree == 1).nonzero()[0])
-    only = int(data.edge_index[1][data.edge_index[0] == leaf])
+    neighbour = int(data.edge_index[1][data.edge_index[0] == leaf])
 
-    def broken(side: str, flips: list[list[int]], budget: int, targets: list[int] | None = None) -> float:
-        at = None if targets is None else torch.tensor(targets)
-        return float(bench.rules(side, flips, data, budget, at).error)
+    def violations(side: str, flips: list[list[int]], budget: int, targets: list[int] | None = None) -> float:
+        nodes = None if targets is None else torch.tensor(targets)
+        return float(bench.check_rules(side, flips, data, budget, nodes).error)
 
-    assert broken("asgnn", [[0, 100], [0, 101]], 2) == 0
-    assert broken("asgnn", [[0, 100]], 2) == 1
-    assert broken("DeepRobust", [[0, 100]], 2) == 0
-    assert broken("DeepRobust", [], 2) == 1
-    assert broken("DeepRobust", [[0, 100], [0, 101]], 1) == 1
-    assert broken("DeepRobust", [[leaf, only]], 1) == 1
-    assert broken("DeepRobust", [[0, 100], [5, 101]], 2, [0]) == 1
-    assert broken("DeepRobust", [[0, 0]], 1) == float("inf")
+    assert violations("asgnn", [[0, 100], [0, 101]], 2) == 0
+    assert violations("asgnn", [[0, 100]], 2) == 1
+    assert violations("DeepRobust", [[0, 100]], 2) == 0
+    assert violations("DeepRobust", [], 2) == 1
+    assert violations("DeepRobust", [[0, 100], [0, 101]], 1) == 1
+    assert violations("DeepRobust", [[leaf, neighbour]], 1) == 1
+    assert violations("DeepRobust", [[0, 100], [5, 101]], 2, [0]) == 1
+    assert violations("DeepRobust", [[0, 0]], 1) == float("inf")
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "ok"),
     [(-3, -3, True), (-4, -3, True), (-2.7, -3, True), (0, -3, False), (1, 3, True), (4, 3, False)],
 )
-def test_margin_must_fall_nearly_as_far(bench: ModuleType, ours: float, theirs: float, ok: bool) -> None:
-    assert bench.as_far({"clean": 2.0, "asgnn": ours, "DeepRobust": theirs}).ok is ok
+def test_check_margins(bench: ModuleType, ours: float, theirs: float, ok: bool) -> None:
+    assert bench.check_margins({"clean": 2.0, "asgnn": ours, "DeepRobust": theirs}).ok is ok

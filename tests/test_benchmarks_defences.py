@@ -1,4 +1,4 @@
-"""The benchmark of the defences: checks before figures, the arithmetic of a training's time, processes that stop."""
+"""The benchmark of the defences: failed checks, the time of a training, failed processes, the initial weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """benchmarks/run_defences.py, with a split that needs no file."""
+    """Import benchmarks/run_defences.py with a split that needs no file."""
     monkeypatch.syspath_prepend(FOLDER)
     bench = importlib.import_module("run_defences")
     monkeypatch.setattr(bench, "choose_split", lambda data: (random_split(data, 0), "random, trial 0"))
@@ -29,10 +29,10 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def processes(seconds: dict[str, float], scores: dict[str, float], accuracy: dict[str, float] | None = None) -> type:
-    """In the place of worker.Worker: sides that take so many seconds an epoch, and one before the first."""
+    """Return a replacement of worker.Worker whose sides take ``seconds`` per epoch and one second before the first."""
 
     class Worker:
-        shown: dict[str, Any] = {}  # noqa: RUF012
+        info: dict[str, Any] = {}  # noqa: RUF012
 
         def __init__(self, side: str, command: list[str], env: dict[str, str]) -> None:
             self.side, self.turns = side, 0
@@ -47,9 +47,9 @@ def processes(seconds: dict[str, float], scores: dict[str, float], accuracy: dic
                 np.savez(path, scores=np.full((3, 2), scores[side]))
 
         def turn(self) -> dict[str, Any]:
-            reached = (accuracy or {}).get(self.side, 0.8)
-            seen = {"clock": self.clock, "peak_bytes": 10**8, "threads": 1, "accuracy": reached}
-            return seen | ({"losses": [2.0, 1.0]} if "asgnn" in self.side else {})
+            result = {"clock": self.clock, "peak_bytes": 10**8, "threads": 1}
+            result["accuracy"] = (accuracy or {}).get(self.side, 0.8)
+            return result | ({"losses": [2.0, 1.0]} if "asgnn" in self.side else {})
 
         def __enter__(self) -> Worker:
             return self
@@ -80,31 +80,31 @@ def test_table_and_file(
 
 
 @pytest.mark.parametrize(
-    ("scores", "accuracy", "said"),
+    ("scores", "accuracy", "message"),
     [
-        ({"asgnn": -1.0, "PyG": -1.1}, {}, "scores from the same start differs by 9.1e-02, allowed 1e-04"),
+        ({"asgnn": -1.0, "PyG": -1.1}, {}, "scores with the same weights differs by 9.1e-02, allowed 1e-04"),
         ({"asgnn": -1.0, "PyG": -1.0}, {"PyG": 0.7}, "test accuracy differs by 1.0e-01, allowed 5e-02"),
     ],
 )
-def test_sides_that_differ_get_no_time(
+def test_failed_check_gives_no_times(
     bench: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     scores: dict[str, float],
     accuracy: dict[str, float],
-    said: str,
+    message: str,
 ) -> None:
     seconds = {"asgnn": 0.1, "asgnn × 10": 0.5, "PyG": 0.3}
     monkeypatch.setattr(bench, "Worker", processes(seconds, scores, accuracy))
     output = tmp_path / "bench.json"
     assert bench.main(["--peer", "python", "--only", "mlp", "-o", str(output)]) == 1
-    assert f"mlp             FAILED: {said}\n" in capsys.readouterr().out
+    assert f"mlp             FAILED: {message}\n" in capsys.readouterr().out
     assert json.loads(output.read_text())["cases"][0]["sides"] == []
 
 
 def test_run_without_a_peer(bench: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Real processes, and no environment is made for what has nothing beside it."""
+    """With real processes, and without DeepRobust's environment, which gnnguard does not need."""
     output = tmp_path / "bench.json"
     assert bench.main(["--only", "gnnguard", "--epochs", "4", "--rounds", "1", "-o", str(output)]) == 0
     (case,) = json.loads(output.read_text())["cases"]
@@ -114,7 +114,7 @@ def test_run_without_a_peer(bench: ModuleType, capsys: pytest.CaptureFixture[str
     assert "asgnn × 10" in capsys.readouterr().out
 
 
-def test_environment_that_cannot_be_made(
+def test_environment_that_cannot_be_created(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def build(folder: Path) -> Path:
@@ -125,46 +125,46 @@ def test_environment_that_cannot_be_made(
     assert capsys.readouterr().err == "There is no network. Nothing was measured.\n"
 
 
-def test_process_that_stops_is_named(bench: ModuleType) -> None:
+def test_failed_process_is_reported(bench: ModuleType) -> None:
     worker = importlib.import_module("worker")
-    stops = "import sys; print('{}', flush=True); input(); sys.exit('RuntimeError: no more memory.')"
-    with worker.Worker("PyG", [sys.executable, "-c", stops], {}) as process:
-        assert process.shown == {}
+    code = "import sys; print('{}', flush=True); input(); sys.exit('RuntimeError: no more memory.')"
+    with worker.Worker("PyG", [sys.executable, "-c", code], {}) as process:
+        assert process.info == {}
         with pytest.raises(bench.CannotMeasure) as error:
             process.turn()
-    assert str(error.value) == "The process of PyG ended with 1 and said: RuntimeError: no more memory."
+    assert str(error.value) == "The process of PyG failed with code 1: RuntimeError: no more memory."
 
 
 @pytest.mark.parametrize(
-    ("ends", "epochs", "whole", "expected"),
+    ("ends", "epochs", "all_epochs", "expected"),
     [
-        ([5, 6, 7, 8], 4, 4, 9),  # all were timed
+        ([5, 6, 7, 8], 4, 4, 9),  # all epochs are timed
         ([5, 6, 7, 8], 4, 104, 9 + 100),
-        ([5, 6, 8, 10], 4, 104, 11 + 200),  # the first two are not in the pace
+        ([5, 6, 8, 10], 4, 104, 11 + 200),  # the first two are not averaged
         ([5, 6, 7, 8, 20, 21, 23, 25], 4, 104, 26 + 300),  # two batches, one after the other
         ([5, 6, 7], 4, 104, None),
         ([], 4, 104, None),
     ],
 )
-def test_seconds_of_a_training(
-    bench: ModuleType, ends: list[float], epochs: int, whole: int, expected: float | None
+def test_training_seconds(
+    bench: ModuleType, ends: list[float], epochs: int, all_epochs: int, expected: float | None
 ) -> None:
     clock = [[2 * now, now] for now in (0, *ends, (ends or [0])[-1] + 1)]
     if expected is None:
-        with pytest.raises(bench.CannotMeasure, match=f"was heard of {len(ends)} times"):
-            bench.training_seconds(clock, epochs, whole)
+        with pytest.raises(bench.CannotMeasure, match=f"reported progress {len(ends)} times"):
+            bench.training_seconds(clock, epochs, all_epochs)
     else:
-        assert bench.training_seconds(clock, epochs, whole).tolist() == [2 * expected, expected]
+        assert bench.training_seconds(clock, epochs, all_epochs).tolist() == [2 * expected, expected]
 
 
-def test_fewer_epochs_than_a_pace_needs(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_few_epochs(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.main(["--epochs", "3"])
     assert "must be 4 or more" in capsys.readouterr().err
 
 
-def test_other_side_starts_where_ours_does(bench: ModuleType, tmp_path: Path) -> None:
-    """By the one of the other sides that needs no DeepRobust: the same scores from the weights of the file."""
+def test_both_sides_have_the_same_initial_weights(bench: ModuleType, tmp_path: Path) -> None:
+    """The scores agree for the MLP, the only other side that does not need DeepRobust."""
     peer, worker = importlib.import_module("peer_defences"), importlib.import_module("worker")
     assert bench.PEERS.keys() == peer.PEERS.keys() <= RECIPES.keys()
     data = load_dataset("cora")
@@ -181,9 +181,9 @@ def test_other_side_starts_where_ours_does(bench: ModuleType, tmp_path: Path) ->
     torch.testing.assert_close(theirs.scores().detach(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_settings_are_those_of_the_model(bench: ModuleType) -> None:
+def test_settings_equal_those_of_the_model(bench: ModuleType) -> None:
     built = {name: RECIPES[name].kind(in_channels=5, out_channels=3, **RECIPES[name].arguments) for name in bench.PEERS}
-    found = {name: bench.settings_of(model) for name, model in built.items()}
+    found = {name: bench.peer_settings(model) for name, model in built.items()}
     assert found["gat"] == {"dropout": pytest.approx(0.6), "heads": 8}
     assert found["gcn-svd"] == {"rank": 50, "dropout": 0.5}
     assert found["appnp"] == {"num_layers": 10, "alpha": 0.1, "dropout": 0.5}

@@ -1,4 +1,4 @@
-"""Settings are read off constructors: nothing is listed twice, and a mark says what trials of a batch may differ in."""
+"""Settings are read from constructors; per_trial marks those that may differ between the trials of a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asgnn.settings import REQUIRED, PerTrial, Setting, arguments_for, check_cou
 from asgnn.training import RECIPES
 from tests.training.problem import graph, split_of
 
-# A second value for every setting of every model, other than the recipe's.
+# For every setting of every model a value other than the recipe's.
 OTHER: dict[str, Any] = {
     "hidden_channels": 5, "num_layers": 3, "mlp_layers": 3, "dropout": 0.3, "heads": 2, "alpha": 0.3, "threshold": 0.2,
     "rank": 3, "temperature": 0.7, "gamma": 1.7, "lam_hat": 0.6, "lam": 0.4, "lambda1": 0.05, "lambda2": 0.7,
@@ -26,7 +26,7 @@ OTHER: dict[str, Any] = {
 }  # fmt: skip
 OTHER_OF = {("asgnn-paper", "objective"): "degree", ("asgnn-paper", "structure"): "frozen"}
 NEEDS = {name: {"constraint": "positive"} for name in ("unit_norm", "update")}
-# learn is given in Python only (tests/models/test_stack.py has it); the other normalization needs a frozen structure.
+# learn can only be set from Python (see tests/models/test_stack.py); the other normalization needs a frozen structure.
 CASES = [
     (name, setting)
     for name in RECIPES
@@ -36,15 +36,15 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "setting"), CASES)
-def test_trials_may_differ_exactly_where_it_is_marked(name: str, setting: str) -> None:
-    """Either two models with another value cannot share a batch, or in the batch each gives what it gives alone."""
+def test_per_trial_marks_what_may_differ_in_a_batch(name: str, setting: str) -> None:
+    """Models that differ in a per-trial setting give the same in a batch as alone; any other difference raises."""
     data, split = graph(), split_of(0)
     changed = {setting: OTHER_OF.get((name, setting), OTHER[setting])}
 
     def build(seed: int, **settings: Any) -> NodeClassifier:
-        made = recipe(name, **NEEDS.get(setting, {}), **settings).trial(data, split, seed).model.double()
-        assert isinstance(made, NodeClassifier)
-        return made
+        model = recipe(name, **NEEDS.get(setting, {}), **settings).trial(data, split, seed).model.double()
+        assert isinstance(model, NodeClassifier)
+        return model
 
     models = [build(0), build(1, **changed)]
     if not recipe(name).settings[setting].per_trial:
@@ -57,13 +57,13 @@ def test_trials_may_differ_exactly_where_it_is_marked(name: str, setting: str) -
         for i, model in enumerate(models):
             alone = model.train(training)(data.x, data.edge_index, rng=Streams([1 + i]))
             torch.testing.assert_close(out[i], alone, rtol=1e-9, atol=1e-9)
-    # the setting does something, so that the agreement says something
+    # the setting has an effect, so that the comparison above can fail
     without, with_it = (model(data.x, data.edge_index, rng=Streams([1])) for model in (build(0), build(0, **changed)))
     assert not torch.allclose(without, with_it, rtol=1e-6)
 
 
 class Example(NodeClassifier):
-    """A model of one's own, as the how-to has it: its constructor is all it says about its settings."""
+    """A user's model, as in the how-to: its settings are declared by its constructor alone."""
 
     def __init__(self, in_channels: int, out_channels: int, *, power: int = 2, rate: PerTrial = 0.5) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Example(NodeClassifier):
         return self.linear.add_bias(features.linear(self.linear.weights, None, None))
 
 
-def test_a_model_knows_its_settings() -> None:
+def test_settings_of_a_user_model() -> None:
     assert Example(3, 2, rate=0.25).settings == {"in_channels": 3, "out_channels": 2, "power": 2, "rate": 0.25}
     assert settings_of(Example)["power"] == Setting("power", 2, int, False, "power")
     assert settings_of(Example)["rate"] == Setting("rate", 0.5, float, True, "rate")
@@ -85,12 +85,12 @@ def test_a_model_knows_its_settings() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_settings_make_the_model_again(name: str) -> None:
+def test_a_model_can_be_rebuilt_from_its_settings(name: str) -> None:
     model = recipe(name).trial(graph(torch.float32), split_of(0), 0).model
     assert isinstance(model, NodeClassifier)
-    again = type(model)(**arguments_for(type(model), model.settings))
-    assert again.settings == model.settings
-    assert again.batch_key == model.batch_key
+    rebuilt = type(model)(**arguments_for(type(model), model.settings))
+    assert rebuilt.settings == model.settings
+    assert rebuilt.batch_key == model.batch_key
 
 
 PARSED = [
@@ -100,7 +100,7 @@ PARSED = [
 
 
 @pytest.mark.parametrize(("setting", "text", "value"), PARSED)
-def test_a_text_is_read_by_the_kind_of_its_setting(setting: str, text: str, value: object) -> None:
+def test_parse(setting: str, text: str, value: object) -> None:
     assert recipe("asgnn").settings[setting].parse(text) == value
 
 
@@ -108,12 +108,12 @@ def test_a_text_is_read_by_the_kind_of_its_setting(setting: str, text: str, valu
     ("setting", "text"),
     [("hidden_channels", "7.5"), ("dropout", "much"), ("unit_norm", "1"), ("learn", "lam"), ("epochs", "")],
 )
-def test_a_text_that_cannot_be_read_gets_a_sentence(setting: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=f"The setting {setting} must be .*, and '{text}' is not"):
+def test_parse_raises_on_invalid_text(setting: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"The setting {setting} must be .*; it is '{text}'"):
         recipe("asgnn").settings[setting].parse(text)
 
 
 @pytest.mark.parametrize("value", [0, -1, 11, 2.0, True, None, "3", float("nan"), 2**70])
-def test_counts_are_whole_numbers_in_a_range(value: object) -> None:
+def test_check_count(value: object) -> None:
     with pytest.raises(ConfigError, match=r"parts must be a whole number from 1 to 10; it is .*\."):
         check_count("parts", value, 1, 10)

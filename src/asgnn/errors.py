@@ -1,25 +1,25 @@
-"""The one family of errors that a user can cause and can mend: each carries a full sentence."""
+"""Errors that a user can cause and correct."""
 
 
 class AsgnnError(Exception):
-    """Something the user can put right; the message is one sentence that says what and where."""
+    """The base class; the message is one sentence that says what is wrong and where."""
 
 
 class GraphError(AsgnnError, ValueError):
-    """A graph, a split or a set of flips that cannot be used as it is."""
+    """An invalid graph, split or set of flips."""
 
 
 class DataUnavailable(AsgnnError):
-    """A data file that is neither in the cache, nor in the mirror, nor to be had from its address."""
+    """A data file that is neither in the cache nor in the mirror, and cannot be downloaded."""
 
 
 class DataCorrupt(AsgnnError):
-    """A data file that is there and is not what it should be."""
+    """A data file with unexpected contents."""
 
 
 class ConfigError(AsgnnError, ValueError):
-    """A setting outside what is possible, or a combination that means nothing."""
+    """An invalid setting or combination of settings."""
 
 
 class DivergedWarning(UserWarning):
-    """Trainings whose losses became infinite or absurd: their figures say nothing about the model."""
+    """Training diverged: the loss became infinite, NaN or very large, so the results say nothing about the model."""

@@ -1,6 +1,6 @@
-"""How long work says where it stands."""
+"""The progress callback of long computations."""
 
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]
-"""Called with the steps done and the steps in all."""
+"""Called with the number of steps done and the total number of steps."""

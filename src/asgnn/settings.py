@@ -1,4 +1,4 @@
-"""Settings of a model or a training, read off its signature: they are stated once, where the code takes them."""
+"""Settings of models and of training, read from signatures, so that each setting is declared in one place."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from asgnn.errors import ConfigError
 
-MOST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 MAX_LAYERS = 100_000
 PER_TRIAL = "per trial"
 PerTrial = Annotated[float, PER_TRIAL]
-"""The type of a setting in which the trials of one batch may differ: its model keeps it as a parameter or a buffer."""
+"""The type of a setting that may differ between the trials of a batch; a model stores it as a parameter or buffer."""
 REQUIRED = inspect.Parameter.empty
 KINDS = (bool, int, float, str)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting by its name.
+    """One named setting.
 
     Attributes:
-        name: as it is written in a file of settings or on the command line.
-        default: :data:`REQUIRED` where there is none.
-        kind: bool, int, float or str; ``None`` for anything else, which no file or command line can give.
-        per_trial: whether the trials of one batch may differ in it.
-        argument: the argument it belongs to: its own name, or that of the dataclass of which it is a field.
-        optional: whether it may be ``None``.
+        name: the name used in settings files and on the command line.
+        default: the default value, or :data:`REQUIRED`.
+        kind: bool, int, float or str; ``None`` for any other type, which can only be set from Python.
+        per_trial: whether the value may differ between the trials of a batch.
+        argument: the argument that takes the value: the same name, or the dataclass argument it is a field of.
+        optional: whether ``None`` is allowed.
     """
 
     name: str
@@ -43,16 +43,16 @@ class Setting:
     optional: bool = False
 
     def check(self, value: Any) -> Any:
-        """``value`` as this setting has it; raises where it is of another kind."""
+        """Return ``value``, as a float where the setting is one; raise if its type is wrong."""
         if value is None and self.optional:
             return value
-        fits = {bool: bool, int: Integral, float: Real, str: str}.get(self.kind or object, object)
-        if not isinstance(value, fits) or (isinstance(value, bool) and self.kind in (int, float)):
-            raise ConfigError(f"The setting {self.name} must be {_WORDS[self.kind]}, and {value!r} is not.")
+        expected = {bool: bool, int: Integral, float: Real, str: str}.get(self.kind or object, object)
+        if not isinstance(value, expected) or (isinstance(value, bool) and self.kind in (int, float)):
+            raise ConfigError(f"The setting {self.name} must be {_KIND_NAMES[self.kind]}; it is {value!r}.")
         return float(value) if self.kind is float else value  # type: ignore[arg-type]
 
     def parse(self, text: str) -> Any:
-        """The value that a text stands for."""
+        """Convert text from a file or the command line to a value."""
         if self.optional and text.lower() == "none":
             return None
         try:
@@ -62,17 +62,17 @@ class Setting:
                 raise ValueError
             return self.kind(text)
         except (KeyError, ValueError):
-            raise ConfigError(f"The setting {self.name} must be {_WORDS[self.kind]}, and {text!r} is not.") from None
+            raise ConfigError(f"The setting {self.name} must be {_KIND_NAMES[self.kind]}; it is {text!r}.") from None
 
 
-def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> None:
-    """Raises unless a setting is a whole number in a range; bounded before any memory is taken for it."""
+def check_count(name: str, value: Any, least: int = 1, most: int = MAX_COUNT) -> None:
+    """Raise unless ``value`` is a whole number from ``least`` to ``most``; call it before allocating memory."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
         raise ConfigError(f"{name} must be a whole number from {least} to {most}; it is {value!r}.")
 
 
 def check_number(name: str, value: Any, low: float, high: float, ends: str = "[]") -> None:
-    """Raises unless a setting is a number between ``low`` and ``high``; ``ends`` says which of them it may equal."""
+    """Raise unless ``value`` is a number from ``low`` to ``high``; ``ends`` are the brackets of the interval."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     above = number >= low if ends[0] == "[" else number > low
     below = number <= high if ends[1] == "]" else number < high
@@ -80,60 +80,65 @@ def check_number(name: str, value: Any, low: float, high: float, ends: str = "[]
         raise ConfigError(f"{name} must be a number in {ends[0]}{low:g}, {high:g}{ends[1]}; it is {value!r}.")
 
 
-_WORDS: dict[type | None, str] = {
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}; it is {value!r}.")
+
+
+_KIND_NAMES: dict[type | None, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a word",
-    None: "given in Python",
+    str: "a string",
+    None: "set from Python",
 }
 
 
 @cache
 def settings_of(kind: Any) -> Mapping[str, Setting]:
-    """The settings of what ``kind`` makes, in the order of its arguments.
+    """Return the settings of a class or function by name, in the order of its arguments.
 
-    An argument that is a dataclass stands for its fields, by their own names.
+    The fields of a dataclass argument are listed under their own names.
     """
     call = _call(kind)
     try:
         hints = get_type_hints(call, include_extras=True)
-    except Exception:  # a module from elsewhere may have annotations that only its type checker can read
+    except Exception:  # annotations of foreign modules may not be importable at run time
         hints = {}
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for parameter in _parameters(call):
         hint = hints.get(parameter.name)
         group = _dataclass_in(hint)
         if group is None:
-            found[parameter.name] = _setting(parameter.name, hint, parameter.default, parameter.name)
+            settings[parameter.name] = _setting(parameter.name, hint, parameter.default, parameter.name)
             continue
-        of_fields = get_type_hints(group, include_extras=True)
+        field_hints = get_type_hints(group, include_extras=True)
         for field in fields(group):
             default = REQUIRED if field.default is MISSING else field.default
-            found[field.name] = _setting(field.name, of_fields[field.name], default, parameter.name)
-    return types.MappingProxyType(found)
+            settings[field.name] = _setting(field.name, field_hints[field.name], default, parameter.name)
+    return types.MappingProxyType(settings)
 
 
 def _call(kind: Callable[..., Any]) -> Callable[..., Any]:
-    """What is called: of a class its constructor."""
+    """The constructor of a class, or the function itself."""
     return kind.__init__ if isinstance(kind, type) else kind  # type: ignore[misc]
 
 
 def takes_any(kind: Callable[..., Any]) -> bool:
-    """Whether ``kind`` takes arguments that it does not name."""
-    call = _call(kind)
-    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(call).parameters.values())
+    """Whether ``kind`` accepts ``**kwargs``."""
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(_call(kind)).parameters.values())
 
 
 def _parameters(call: Callable[..., Any]) -> list[inspect.Parameter]:
-    found = inspect.signature(call).parameters.values()
-    return [p for p in found if p.name != "self" and p.kind is not p.VAR_KEYWORD]
+    parameters = inspect.signature(call).parameters.values()
+    return [p for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
 
 
 def _setting(name: str, hint: Any, default: Any, argument: str) -> Setting:
-    marked = PER_TRIAL in getattr(hint, "__metadata__", ())
+    per_trial = PER_TRIAL in getattr(hint, "__metadata__", ())
     optional = default is None or types.NoneType in _parts(hint)
-    return Setting(name, default, _kind(hint, default), marked, argument, optional)
+    return Setting(name, default, _kind(hint, default), per_trial, argument, optional)
 
 
 def _kind(hint: Any, default: Any) -> type | None:
@@ -146,7 +151,7 @@ def _kind(hint: Any, default: Any) -> type | None:
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, of whatever is annotated."""
+    """The members of a (possibly annotated) union; any other hint is its only member."""
     if get_origin(hint) is Annotated:
         return _parts(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
@@ -159,9 +164,8 @@ def _dataclass_in(hint: Any) -> type | None:
 
 
 def arguments_for(kind: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that give ``kind`` these settings: fields of a dataclass are put together."""
+    """Return the keyword arguments for ``kind``, with dataclass fields gathered into dataclass arguments."""
     known = settings_of(kind)
-    call = _call(kind)
     out: dict[str, Any] = {}
     grouped: dict[str, dict[str, Any]] = {}
     for name, value in settings.items():
@@ -171,14 +175,14 @@ def arguments_for(kind: Callable[..., Any], settings: Mapping[str, Any]) -> dict
         else:
             grouped.setdefault(setting.argument, {})[name] = value
     for argument, values in grouped.items():
-        group = _dataclass_in(get_type_hints(call)[argument])
+        group = _dataclass_in(get_type_hints(_call(kind))[argument])
         assert group is not None
         out[argument] = group(**values)
     return out
 
 
 def settings_given(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings, defaults included, of what ``kind(*args, **kwargs)`` made."""
+    """Return all settings of ``kind(*args, **kwargs)``, defaults included."""
     bound = inspect.signature(_call(kind)).bind(None, *args, **kwargs)
     bound.apply_defaults()
     out: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""How many CPU threads torch may use for a piece of work."""
+"""Limits on the CPU threads that torch uses."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 import torch
 
 _LOCK = threading.Lock()
-_inside, _outside = 0, 1  # callers inside the block, and the number of threads outside it
+_inside, _outside = 0, 1  # callers inside the block; number of threads outside it
 
 
 @contextmanager
 def one_thread(only: bool = True) -> Iterator[None]:
-    """One thread for work made of small pieces, the caller's number for everything else; put back afterwards.
+    """Run the block on one thread, then restore the number of threads; do nothing if ``only`` is false.
 
-    torch's threads wait for each other by spinning: after every small piece they cost more than they give, and many
-    times as much where the cores are shared with other programs. Several callers may be inside at once; the number
-    found by the first is put back by each.
+    For work made of many small operations. torch's threads wait for each other by spinning, which costs more than it
+    gains after a small operation, and far more when other programs use the same cores. Several callers may be inside
+    at once; each restores the number that the first one found.
     """
     global _inside, _outside
     if not only:

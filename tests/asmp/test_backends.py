@@ -1,4 +1,4 @@
-"""Edge list = dense reference: values, objective and every gradient, wherever both are defined."""
+"""The edge-list backend equals the dense reference: values, objective and every gradient."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def run(
     device: str,
     channels: int = 3,
 ) -> tuple[Propagation, dict[str, Tensor]]:
-    """One run and the gradients of a function of everything it returns."""
+    """Run ASMP and return its result and the gradients of a function of all its outputs."""
     n, edge_index = AWKWARD[graph]
     rng = torch.Generator().manual_seed(7)
     dense = torch.rand(n, n, generator=rng).to(dtype) if weighted else torch.ones(n, n, dtype=dtype)
-    given = ((dense + dense.t()) / 2).to(device).requires_grad_()
-    # q is defined for symmetric S alone, so there its derivative in the two weights of an edge is compared as their sum
-    symmetric = (given + given.t()) / 2 if scheme.objective == "degree" else given
+    weights = ((dense + dense.t()) / 2).to(device).requires_grad_()
+    # q is defined for symmetric S only, so the gradients in both weights of an edge are compared as a sum
+    symmetric = (weights + weights.t()) / 2 if scheme.objective == "degree" else weights
     x = torch.randn(*batch, n, channels, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
     x, edge_index = x.detach().to(device).requires_grad_(), edge_index.to(device)
-    wobble = torch.linspace(0.8, 1.2, max(1, x[..., 0, 0].numel()), dtype=dtype).view(batch).to(device)
-    leaves = {name: (START[name] * wobble).requires_grad_() for name in SCALARS}
+    per_trial = torch.linspace(0.8, 1.2, max(1, x[..., 0, 0].numel()), dtype=dtype).view(batch).to(device)
+    leaves = {name: (START[name] * per_trial).requires_grad_() for name in SCALARS}
     out = propagate(
         x,
         Adjacency.of(edge_index, n, symmetric[edge_index[0], edge_index[1]]),
@@ -65,7 +65,7 @@ def run(
     )  # type: ignore[arg-type]
     probe = torch.randn(out.h.shape, generator=rng, dtype=torch.float64).to(device, dtype)
     value = (out.h * probe).sum() + sum(w.pow(3).sum() for w in out.weights) + out.objective[-1].total.sum()
-    inputs = {"x": x, "given": given, **leaves}
+    inputs = {"x": x, "weights": weights, **leaves}
     grads = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
     return out, {k: torch.zeros_like(inputs[k]) if g is None else g for k, g in zip(inputs, grads, strict=True)}
 
@@ -92,13 +92,13 @@ def same(
 ) -> None:
     close(ours.h, dense.h)
     n = ours.h.size(-2)
-    for found, reference in zip(ours.weights, dense.weights, strict=True):
+    for weight, reference in zip(ours.weights, dense.weights, strict=True):
         if scheme.support == "dense":
             matrix = reference.new_zeros(*reference.shape[:-2], n, n)
-            matrix[..., ours.edge_index[0], ours.edge_index[1]] = found
-            close(matrix, reference)  # so nothing appeared outside the edges either
+            matrix[..., ours.edge_index[0], ours.edge_index[1]] = weight
+            close(matrix, reference)  # also checks that S is 0 outside the edges
         else:
-            close(found, reference)
+            close(weight, reference)
     for terms, reference_terms in zip(ours.objective, dense.objective, strict=True):
         assert (terms.after, terms.layer) == (reference_terms.after, reference_terms.layer)
         for term in ("fidelity", "smoothness", "structure", "l1", "l2", "total"):

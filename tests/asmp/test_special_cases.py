@@ -1,4 +1,4 @@
-"""ASMP with a frozen structure is APPNP, SGC and GCN's aggregation; PyG is the judge."""
+"""ASMP with a frozen structure equals APPNP and SGC of PyG; invalid input raises."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_no_layers_returns_the_input() -> None:
     assert len(out.weights) == 1
 
 
-def test_negative_lambda_sharpens() -> None:
-    """λ < 0 pushes neighbours apart: the edge difference grows where λ > 0 makes it shrink."""
+def test_negative_lambda_increases_differences() -> None:
+    """The difference along an edge grows for λ < 0 and shrinks for λ > 0."""
     edge_index = undirected(torch.tensor([[0], [1]]), 2)
     x = torch.tensor([[1.0], [0.0]], dtype=F64)
     gap = {
@@ -54,13 +54,13 @@ def test_negative_lambda_sharpens() -> None:
     assert gap[-0.4] > 1 > gap[0.4]
 
 
-def test_dense_support_of_the_paper_can_grow_edges_and_says_which_backend() -> None:
+def test_dense_support_of_the_paper_can_add_edges() -> None:
     edge_index = undirected(torch.tensor([[0, 1], [1, 2]]), 3)
     x = torch.tensor([[3.0], [0.1], [3.0]])
     params = ASMPParams(2.0, 0.01, 0.0, 0.0, 0.1, 0.5)
     out = asmp(x, edge_index, params, layers=2, objective="paper", support="dense")
     assert out.backend == "dense"
-    assert out.weights[-1][0, 2] > 0  # 0 and 2 are alike and were not joined
+    assert out.weights[-1][0, 2] > 0  # nodes 0 and 2 are similar but have no edge
     on_edges = asmp(x, edge_index, params, layers=2, objective="paper")
     assert on_edges.backend == "edges"
     assert on_edges.weights[-1].shape == (7,)
@@ -96,14 +96,14 @@ BAD = {
     "too few weights": (GraphError, r"shape \(4,\)", {"edge_weight": torch.ones(3)}),
     "asymmetric": (GraphError, "symmetric weights", {"edge_weight": torch.tensor([0.1, 0.2, 0.3, 0.4])}),
     "objective": (ConfigError, "objective must be one of paper, degree", {"objective": "Paper"}),
-    "exact paper": (ConfigError, "no closed minimiser", {"objective": "paper", "structure": "exact"}),
+    "exact paper": (ConfigError, "no closed-form minimiser", {"objective": "paper", "structure": "exact"}),
     "sym adaptive": (ConfigError, "frozen", {"normalization": "sym"}),
     "joint steps": (ConfigError, "must both be 1", {"update": "joint", "h_steps": 2}),
     "no steps": (ConfigError, "s_steps must be a whole number from 1", {"s_steps": 0}),
     "backend": (ConfigError, "backend must be one of", {"backend": "tpu"}),
     "dense on edges": (
         ConfigError,
-        "edge list cannot hold",
+        "edge list cannot represent",
         {"objective": "paper", "support": "dense", "backend": "edges"},
     ),
     "shape of λ": (ConfigError, "lam has shape", {"params": ASMPParams(lam=torch.ones(3))}),
@@ -111,7 +111,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_gets_a_sentence(case: str) -> None:
+def test_invalid_input_raises(case: str) -> None:
     error, message, changed = BAD[case]
     arguments = {"x": X, "edge_index": EDGES, "params": ASMPParams(), "layers": 2} | changed
     with pytest.raises(error, match=message) as caught:
@@ -121,13 +121,13 @@ def test_bad_input_gets_a_sentence(case: str) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e31, "1", None, 1j, (1.0,), True])
-def test_a_scalar_that_is_no_finite_number_is_refused(value: object) -> None:
+def test_invalid_scalars_raise(value: object) -> None:
     with pytest.raises(ConfigError, match=r"gamma must be a number in \[-1e\+30, 1e\+30\]; it is .*\."):
         ASMPParams(gamma=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("settings", [{"layers": 2**31}, {"layers": 1.5}, {"h_steps": "2"}, {"s_steps": 10**9}])
-def test_numbers_of_steps_are_bounded(settings: dict[str, object]) -> None:
+def test_invalid_numbers_of_steps_raise(settings: dict[str, object]) -> None:
     (name,) = settings
     with pytest.raises(ConfigError, match=f"{name} must be a whole number from"):
         asmp(torch.ones(3, 2), EDGES, ASMPParams(), **{"layers": 1, **settings})  # type: ignore[arg-type]

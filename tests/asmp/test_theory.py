@@ -1,4 +1,4 @@
-"""What is true of the two schemes, and what the paper says that is not."""
+"""Properties of the two objectives, and counterexamples to statements of the paper."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def random_walk_laplacian(n: int, edge_index: Tensor) -> Tensor:
     return torch.eye(n, dtype=F64) - a / a.sum(1, keepdim=True)
 
 
-# --- the paper's scheme --------------------------------------------------------------------------------------------
+# --- objective="paper" ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "norm", "eigenvalue"), [(30, 2.91, -0.72), (300, 8.72, -3.61)])
-def test_star_refutes_the_lemma_and_the_lower_bound(n: int, norm: float, eigenvalue: float) -> None:
-    """‖L_rw‖₂ ≤ 2 is false, and Tr(HᵀL_rwH) is unbounded below: closed figures on the star with self-loops."""
+def test_star_is_a_counterexample_to_the_lemma_and_the_lower_bound(n: int, norm: float, eigenvalue: float) -> None:
+    """On a star with self-loops ‖L_rw‖₂ > 2 and Tr(HᵀL_rwH) is unbounded below."""
     l_rw = random_walk_laplacian(n, star(n))
     assert torch.linalg.matrix_norm(l_rw, 2).item() == pytest.approx(norm, abs=0.01)
     smallest, direction = torch.linalg.eigh((l_rw + l_rw.t()) / 2)
     assert smallest[0].item() == pytest.approx(eigenvalue, abs=0.01)
-    # p falls without end along that direction once λ is large enough: (1 + λ·eigenvalue) t² with X = 0
+    # along that direction, with X = 0, p is (1 + λ·eigenvalue) t², unbounded below for large λ
     lam = 2 / -float(smallest[0])
     values = []
     for t in (1.0, 10.0, 100.0):
@@ -49,8 +49,8 @@ def test_feature_step_of_the_paper_is_not_the_gradient_of_p() -> None:
     assert not torch.allclose(gradient, 2 * l_rw @ h.detach(), atol=0.1)
 
 
-def test_paper_objective_rises_on_the_star_within_the_theorems_step_sizes() -> None:
-    """The counter-example: η₁ inside the theorem's bound, structure frozen, and yet p rises."""
+def test_paper_objective_increases_on_the_star_within_the_theorems_step_sizes() -> None:
+    """A counterexample: p increases with a frozen structure and η₁ below the theorem's bound."""
     n, lam = 30, 1.0
     rises = 0
     for seed in range(10):
@@ -71,8 +71,8 @@ def test_paper_objective_rises_on_the_star_within_the_theorems_step_sizes() -> N
 
 
 @pytest.mark.parametrize("graph", ["star", "random 33", "isolated node"])
-def test_iteration_of_the_paper_still_converges(graph: str) -> None:
-    """For fixed S the recursion converges to (I + λL_rw)⁻¹X, whatever p does on the way."""
+def test_iteration_of_the_paper_converges(graph: str) -> None:
+    """For fixed S the recursion converges to (I + λL_rw)⁻¹X, even if p increases on the way."""
     n, edge_index = AWKWARD[graph]
     lam = 2.0
     x = torch.randn(n, 3, generator=torch.Generator().manual_seed(1), dtype=F64)
@@ -82,7 +82,7 @@ def test_iteration_of_the_paper_still_converges(graph: str) -> None:
 
 
 def test_structure_step_of_the_paper_is_the_gradient_of_p_in_s() -> None:
-    """T is ∂p/∂S of the smooth part, by autograd on the dense formula."""
+    """T equals the gradient in S of the smooth part of p, by autograd on the dense formula."""
     n = 6
     rng = torch.Generator().manual_seed(2)
     a, s = torch.rand(2, n, n, generator=rng, dtype=F64)
@@ -97,11 +97,11 @@ def test_structure_step_of_the_paper_is_the_gradient_of_p_in_s() -> None:
     torch.testing.assert_close(t, gradient)
 
 
-# --- the scheme that descends --------------------------------------------------------------------------------------
+# --- objective="degree" --------------------------------------------------------------------------------------------
 
 
 def settings(count: int) -> list[tuple[str, int, ASMPParams, Scheme]]:
-    """Random graphs, λ, γ, μ, and step sizes up to the bounds; four kinds of structure step."""
+    """Random scalars, step sizes below the bounds, and four variants on five graphs."""
     rng = torch.Generator().manual_seed(11)
 
     def between(low: float, high: float) -> float:
@@ -124,8 +124,8 @@ def settings(count: int) -> list[tuple[str, int, ASMPParams, Scheme]]:
     return out
 
 
-def test_degree_objective_never_rises() -> None:
-    """200 random settings × 100 layers: no half-step raises q, nothing leaves the edges, S stays in [0, 1]."""
+def test_degree_objective_never_increases() -> None:
+    """No half-step increases q, and S stays on the edges and in [0, 1]: 200 random settings × 100 layers."""
     for graph, seed, params, scheme in settings(200):
         n, edge_index = AWKWARD[graph]
         x = 2 * torch.randn(n, 3, generator=torch.Generator().manual_seed(seed), dtype=F64)
@@ -135,7 +135,7 @@ def test_degree_objective_never_rises() -> None:
         assert len(totals) == 201
         assert bool((totals >= 0).all())
         worst = (totals.diff() / totals[:-1]).max().item()
-        assert worst <= 1e-12, f"{graph}, {params}, {scheme}: q rose by {worst:.1e} of itself"
+        assert worst <= 1e-12, f"{graph}, {params}, {scheme}: q increased by a factor of 1 + {worst:.1e}"
         s = torch.stack(out.weights)
         assert 0 <= float(s.min()) <= float(s.max()) <= 1
         if scheme.support == "dense":
@@ -144,7 +144,7 @@ def test_degree_objective_never_rises() -> None:
             assert float(s[:, outside].abs().sum()) == 0
 
 
-def test_degree_joint_update_descends_within_its_bound() -> None:
+def test_joint_update_decreases_the_degree_objective_within_its_bound() -> None:
     for graph in ("star", "random 33", "complete"):
         n, edge_index = AWKWARD[graph]
         adj = Adjacency.of(edge_index, n)
@@ -171,7 +171,7 @@ def test_degree_joint_update_descends_within_its_bound() -> None:
             assert totals[-1] < totals[0]
 
 
-def test_exact_structure_is_the_gradient_step_of_that_size_and_the_minimiser() -> None:
+def test_exact_structure_is_a_gradient_step_and_the_minimiser() -> None:
     n, edge_index = AWKWARD["random 33"]
     adj = Adjacency.of(edge_index, n)
     x = torch.randn(n, 3, generator=torch.Generator().manual_seed(4), dtype=F64)
@@ -195,7 +195,7 @@ def test_exact_structure_is_the_gradient_step_of_that_size_and_the_minimiser() -
         assert sum(steps.terms(h, other)).item() > lowest
 
 
-def test_bounds_are_the_closed_forms() -> None:
+def test_bounds_equal_their_closed_forms() -> None:
     n, b, c, lam, gamma, mu2 = 50, 2.0, 0.5, 1.5, 0.3, 0.2
     assert max_eta(lipschitz_h(lam)) == pytest.approx(1 / (1 + 2 * lam))
     theorem = 1 / (gamma + mu2 + (1 + n * math.sqrt(n) / c) * lam / c**2 * n**2 * b**2)
@@ -206,8 +206,8 @@ def test_bounds_are_the_closed_forms() -> None:
     assert joint > max(paper, lipschitz_h(lam, "paper"))
 
 
-def test_smoothness_constants_of_q_by_autograd() -> None:
-    """The Hessian of q in S is 2(γ+μ₂) I; in the metric of D its Hessian in H has eigenvalues in [2, 2+4λ]."""
+def test_eigenvalues_of_the_hessian_of_q_in_h() -> None:
+    """In the metric of D they lie in [2, 2+4λ]."""
     n, edge_index = AWKWARD["random 33"]
     lam = 3.0
     s = torch.eye(n, dtype=F64)

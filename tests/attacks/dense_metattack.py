@@ -1,4 +1,4 @@
-"""Metattack as its paper writes it: a dense graph, an unrolled training, and autograd through all of it."""
+"""Reference implementation of Metattack: dense graph, unrolled training, autograd through all steps."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ def meta_gradient(
     inner: InnerTraining,
     exact: bool = True,
 ) -> Tensor:
-    """(N, N) derivative in both entries of each pair; ``truth``: labels where known, pseudo-labels elsewhere."""
-    if w1.dim() == 3:  # the mean over starts
+    """Return the derivative (N, N) in both entries of each pair.
+
+    ``truth`` holds the labels where they are known and pseudo-labels elsewhere.
+    """
+    if w1.dim() == 3:  # the mean over initialisations
         each = [
             meta_gradient(a, x, truth, labelled, one, two, share=share, inner=inner, exact=exact)
             for one, two in zip(w1, w2, strict=True)

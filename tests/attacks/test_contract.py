@@ -1,4 +1,4 @@
-"""What every attack must do, whatever it is: one table of attacks, one of graphs."""
+"""Rules that every attack must follow, for a table of attacks and a table of graphs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from asgnn.graphs import Perturbation
 from tests.awkward import AWKWARD
 
 Attack = Callable[..., Perturbation]
-"""(data, budget, train, rng, **options), with what makes it fast enough for a test."""
+"""(data, budget, train, rng, **options), with settings that are fast enough for a test."""
 
-# In these the labels of a few nodes are known, and a surrogate is trained or given.
+# Gradient attacks, which know the labels of a few nodes and train or get a surrogate.
 GRADIENT: dict[str, Attack] = {
     "pgd": lambda *args, **options: pgd(*args, steps=6, samples=4, **options),
     "minmax": lambda *args, **options: minmax(*args, steps=6, samples=4, **options),
     "prbcd": lambda *args, **options: prbcd(*args, steps=6, fine_tune=2, samples=4, **options),
-    # a block of some of the pairs only; 33 nodes have 528
+    # a block smaller than the 528 pairs of 33 nodes
     "prbcd, small block": lambda *args, **options: prbcd(
         *args, steps=6, fine_tune=2, samples=4, block_size=200, **options
     ),
@@ -35,7 +35,7 @@ GRADIENT: dict[str, Attack] = {
     "grbcd, small block": lambda *args, **options: grbcd(*args, steps=6, block_size=200, **options),
 }
 QUICK = InnerTraining(steps=4, hidden=2, starts=2)
-# All those that learn from labelled nodes and can be stopped.
+# All attacks that learn from labelled nodes and can be resumed.
 LEARNING: dict[str, Attack] = {
     **GRADIENT,
     "metattack": lambda *args, **options: metattack(*args, inner=QUICK, **options),
@@ -52,13 +52,13 @@ ATTACKS: dict[str, Attack] = {
     "random flip": lambda data, budget, train, rng, **options: random_flips(data, budget, rng, kind="flip", **options),
     **LEARNING,
 }
-# "one node" has no two classes
+# "one node" has only one class
 GRAPHS = [name for name in AWKWARD if name != "one node"]
 
 
 @pytest.fixture(autouse=True)
 def _short_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rules hold for any surrogate, so its training, most of the time on small graphs, is cut short."""
+    """Train the surrogate for a few epochs only, because the rules hold for any surrogate."""
     monkeypatch.setattr("asgnn.attacks.problem.fit_surrogate", partial(fit_surrogate, epochs=5))
 
 
@@ -67,7 +67,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def graph(name: str) -> tuple[Data, Tensor]:
-    """A graph with features that tell the classes apart a little, and its labelled nodes."""
+    """Return a graph with weakly informative features, and its labelled nodes."""
     n, edge_index = AWKWARD[name]
     y = torch.arange(n) % min(3, n)
     x = torch.randn(n, 5, generator=generator(7)) + torch.nn.functional.one_hot(y, 5)
@@ -75,7 +75,7 @@ def graph(name: str) -> tuple[Data, Tensor]:
 
 
 def check_rules(data: Data, flips: Perturbation, budget: int) -> None:
-    """Exact budget, u < v, nothing twice, an undirected result without loops, nobody left alone."""
+    """Check the budget, u < v, no repeated pair, an undirected result without self-loops or new isolated nodes."""
     assert len(flips) == flips.flips.size(1) == budget
     assert bool((flips.flips[0] < flips.flips[1]).all())
     assert len(set(zip(*flips.flips.tolist(), strict=True))) == budget
@@ -87,12 +87,12 @@ def check_rules(data: Data, flips: Perturbation, budget: int) -> None:
     assert not bool(((before > 0) & (after == 0)).any())
 
 
-# Edges that can be removed one after the other, in whatever order, before one must stay for a node's sake.
+# Edges that can be removed in any order without isolating a node.
 REMOVABLE = {"complete": 15, "random 33": 9}
 
 
-def sure(attack: str, name: str, data: Data) -> int:
-    """Flips that an attack must find; beyond these it may say that it cannot."""
+def always_possible(attack: str, name: str, data: Data) -> int:
+    """Return the number of flips that an attack must find; it may raise an error for a larger budget."""
     n = int(data.num_nodes or 0)
     absent = torch.ones(n, n).triu(1)
     absent[data.edge_index[0], data.edge_index[1]] = 0
@@ -111,7 +111,7 @@ def test_rules(attack: str, name: str, budget: int) -> None:
     try:
         flips = ATTACKS[attack](data, budget, train, generator())
     except AsgnnError:
-        assert budget > sure(attack, name, data)
+        assert budget > always_possible(attack, name, data)
         return
     check_rules(data, flips, budget)
     assert torch.equal(data.edge_index, edges)
@@ -121,8 +121,8 @@ def test_rules(attack: str, name: str, budget: int) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_missing_label_is_no_class(attack: str) -> None:
-    """What stands in y where a label is missing, -1 or NaN, changes nothing; the flips are those without the label."""
+def test_missing_labels_are_not_a_class(attack: str) -> None:
+    """-1 and NaN both mark a missing label and give the same flips."""
     data, train = graph("random 33")
     known = torch.arange(33) % 5 != 0
     found = []
@@ -134,7 +134,7 @@ def test_a_missing_label_is_no_class(attack: str) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_seed_decides(attack: str) -> None:
+def test_same_seed_gives_same_flips(attack: str) -> None:
     data, train = graph("random 33")
     first, again, other = (ATTACKS[attack](data, 9, train, generator(seed)).flips for seed in (3, 3, 4))
     assert torch.equal(first, again)
@@ -142,7 +142,7 @@ def test_seed_decides(attack: str) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_global_generator_is_left_alone(attack: str) -> None:
+def test_global_generator_is_not_used(attack: str) -> None:
     data, train = graph("random 33")
     before = torch.get_rng_state()
     ATTACKS[attack](data, 3, train, generator())
@@ -150,29 +150,29 @@ def test_global_generator_is_left_alone(attack: str) -> None:
 
 
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if name not in ("dice", "random add")])
-def test_isolation_where_allowed(attack: str) -> None:
-    """To a complete graph nothing can be added: all its edges but a cover can be removed, or all where allowed."""
+def test_allow_isolated(attack: str) -> None:
+    """In a complete graph flips are removals: all edges with ``allow_isolated``, otherwise all but an edge cover."""
     data, train = graph("complete")
     check_rules(data, ATTACKS[attack](data, 15, train, generator()), 15)
     flips = ATTACKS[attack](data, 21, train, generator(), allow_isolated=True)
     assert flips.apply(data).num_edges == 0
 
 
-class Stopped:
-    """A checkpoint in memory that is interrupted once, after some steps; it keeps what was saved last."""
+class InterruptedCheckpoint:
+    """A checkpoint in memory that interrupts the attack once, after some steps."""
 
     def __init__(self, after: int) -> None:
-        self.left, self.kept = after, None
+        self.left, self.saved = after, None
         self.copy: State | None = None
 
     def load(self) -> State | None:
-        return self.kept
+        return self.saved
 
     def save(self, state: State) -> None:
-        # as a file would: what was saved before must not change afterwards
-        if self.kept is not None and self.copy is not None:
-            assert all(torch.equal(self.copy[key], value) for key, value in self.kept.items())
-        self.kept, self.copy = state, {key: value.clone() for key, value in state.items()}
+        # an attack must not change a state after it has saved it
+        if self.saved is not None and self.copy is not None:
+            assert all(torch.equal(self.copy[key], value) for key, value in self.saved.items())
+        self.saved, self.copy = state, {key: value.clone() for key, value in state.items()}
         self.left -= 1
         if self.left == 0:
             raise KeyboardInterrupt
@@ -180,24 +180,24 @@ class Stopped:
 
 @pytest.mark.parametrize("after", [1, 4, 6])
 @pytest.mark.parametrize("attack", LEARNING)
-def test_stopped_and_resumed_gives_the_same_flips(attack: str, after: int) -> None:
+def test_resumed_attack_gives_the_same_flips(attack: str, after: int) -> None:
     data, train = graph("random 33")
     whole = LEARNING[attack](data, 9, train, generator(5))
-    checkpoint = Stopped(after)
+    checkpoint = InterruptedCheckpoint(after)
     with pytest.raises(KeyboardInterrupt):
         LEARNING[attack](data, 9, train, generator(5), checkpoint=checkpoint)
     steps: list[int] = []
-    # the generator that it starts with must not matter: its state is part of what was kept
+    # the generator passed here must not matter, because its state is part of the checkpoint
     resumed = LEARNING[attack](
         data, 9, train, generator(99), checkpoint=checkpoint, progress=lambda done, total: steps.append(done)
     )
     assert torch.equal(whole.flips, resumed.flips)
-    # a greedy attack takes a step for every flip
+    # Metattack takes one step per flip
     assert steps == list(range(after + 1, 7 if attack in GRADIENT else 10))
 
 
 @pytest.mark.parametrize("attack", LEARNING)
-def test_goes_on_from_a_file(attack: str, tmp_path: Path) -> None:
+def test_resumes_from_a_file(attack: str, tmp_path: Path) -> None:
     data, train = graph("random 33")
     whole = LEARNING[attack](data, 9, train, generator(5))
 
@@ -205,19 +205,19 @@ def test_goes_on_from_a_file(attack: str, tmp_path: Path) -> None:
         if done == 3:
             raise KeyboardInterrupt
 
-    def kept() -> FileCheckpoint:
+    def file_checkpoint() -> FileCheckpoint:
         return FileCheckpoint(tmp_path / "attack.npz", {"attack": attack})
 
-    with pytest.raises(KeyboardInterrupt), kept() as checkpoint:
+    with pytest.raises(KeyboardInterrupt), file_checkpoint() as checkpoint:
         LEARNING[attack](data, 9, train, generator(5), checkpoint=checkpoint, progress=stop)
-    with kept() as checkpoint:
+    with file_checkpoint() as checkpoint:
         resumed = LEARNING[attack](data, 9, train, generator(99), checkpoint=checkpoint)
         checkpoint.remove()
     assert torch.equal(whole.flips, resumed.flips)
 
 
 @pytest.mark.parametrize("attack", LEARNING)
-def test_labels_that_are_not_known_are_not_used(attack: str) -> None:
+def test_unknown_labels_are_not_used(attack: str) -> None:
     data, train = graph("random 33")
     flips = LEARNING[attack](data, 9, train, generator()).flips
     hidden = data.clone()
@@ -227,7 +227,7 @@ def test_labels_that_are_not_known_are_not_used(attack: str) -> None:
 
 
 @pytest.mark.parametrize("attack", GRADIENT)
-def test_numbers_and_masks_name_the_same_nodes(attack: str) -> None:
+def test_node_numbers_and_masks_are_equivalent(attack: str) -> None:
     data, train = graph("random 33")
     mask = torch.zeros(33, dtype=torch.bool)
     mask[train] = True
@@ -252,20 +252,20 @@ def with_nan(data: Data) -> Data:
 
 
 BAD: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] = {
-    "budget": (lambda d, t: (d, -1, t, {}), r"budget of an attack must be 0 or more; it is -1\."),
-    "half budget": (lambda d, t: (d, 2.5, t, {}), r"budget of an attack must be 0 or more; it is 2\.5\."),
+    "budget": (lambda d, t: (d, -1, t, {}), r"budget must be a whole number from 0 to .*; it is -1\."),
+    "half budget": (lambda d, t: (d, 2.5, t, {}), r"budget must be a whole number from 0 to .*; it is 2\.5\."),
     "nan": (lambda d, t: (with_nan(d), 3, t, {}), r"x\[4, 2\] is nan: every feature must be finite\."),
 }
 BAD_LEARNING: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] = {
-    "empty": (lambda d, t: (d, 3, t[:0], {}), r"needs at least one labelled node, and none was given\."),
+    "empty": (lambda d, t: (d, 3, t[:0], {}), r"At least one of the labelled nodes must be given"),
     "outside": (lambda d, t: (d, 3, t + 30, {}), r"labelled nodes name node 40, but the nodes are numbered 0 to 32\."),
     "float": (lambda d, t: (d, 3, t.float(), {}), r"labelled nodes must be an int64 tensor"),
     "all": (lambda d, t: (d, 3, torch.arange(33), {}), r"Every node is labelled, so none is left to attack"),
 }
 BAD_GRADIENT: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] = {
-    "nodes": (lambda d, t: (d, 3, t, {"nodes": t[:0]}), r"needs at least one attacked node"),
+    "nodes": (lambda d, t: (d, 3, t, {"nodes": t[:0]}), r"At least one of the attacked nodes must be given"),
     "loss": (lambda d, t: (d, 3, t, {"loss": "hinge"}), r"loss must be one of tanh_margin, cw, ce; it is 'hinge'\."),
-    "too many": (lambda d, t: (d, 529, t, {}), r"asks for 529 flips, and the graph has 528 pairs of nodes\."),
+    "too many": (lambda d, t: (d, 529, t, {}), r"is 529 flips, but the graph has only 528 pairs of nodes\."),
 }
 
 
@@ -275,7 +275,7 @@ BAD_GRADIENT: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] =
     + [(attack, case) for attack in LEARNING for case in BAD_LEARNING]
     + [(attack, case) for attack in GRADIENT for case in BAD_GRADIENT],
 )
-def test_what_is_wrong_is_said_in_a_sentence(attack: str, case: str) -> None:
+def test_bad_input(attack: str, case: str) -> None:
     change, sentence = (BAD | BAD_LEARNING | BAD_GRADIENT)[case]
     data, budget, train, options = change(*graph("random 33"))
     with pytest.raises(AsgnnError, match=sentence):
@@ -288,11 +288,11 @@ def test_settings_outside_their_range() -> None:
         (pgd, {"steps": -1}, "steps must be a whole number from 0 to .*; it is -1"),
         (pgd, {"base_lr": 0.0}, r"base_lr must be a number in \(0, 1e\+18\]"),
         (pgd, {"samples": 0}, "samples must be a whole number from 1 to .*; it is 0"),
-        (minmax, {"inner_steps": -1}, "inner_steps and inner_lr"),
-        (minmax, {"surrogate": lambda x, edge_index, edge_weight: x}, "must be a Surrogate"),
-        (prbcd, {"block_size": 5}, "at least twice the budget of 3 flips, or all pairs; block_size is 5"),
-        (prbcd, {"fine_tune": -1}, "fine_tune must be 0 or more"),
-        (grbcd, {"steps": 0}, "at least one step"),
+        (minmax, {"inner_steps": -1}, "inner_steps must be a whole number from 0"),
+        (minmax, {"surrogate": lambda x, edge_index, edge_weight: x}, "must be a SurrogateGCN"),
+        (prbcd, {"block_size": 5}, "at least twice the budget of 3 flips, or all pairs; it is 5"),
+        (prbcd, {"fine_tune": -1}, "fine_tune must be a whole number from 0"),
+        (grbcd, {"steps": 0}, "steps must be a whole number from 1"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             attack(data, 3, train, generator(), **options)  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""The degree test, against the statistic computed from scratch on the flipped graph."""
+"""The degree test against a direct computation of its statistic on the flipped graph."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def degree_of(name: str) -> Tensor:
 
 @pytest.mark.parametrize("d_min", [2, 4])
 @pytest.mark.parametrize("name", AWKWARD)
-def test_statistic_is_the_one_of_the_definition(name: str, d_min: int) -> None:
+def test_statistic_equals_its_definition(name: str, d_min: int) -> None:
     clean = degree_of(name)
     test = DegreeTest(clean, d_min=d_min)
     assert test.statistic(clean) == pytest.approx(0, abs=1e-9)
@@ -48,12 +48,12 @@ def test_statistic_is_the_one_of_the_definition(name: str, d_min: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name in AWKWARD if name != "one node"])
 @pytest.mark.parametrize("threshold", [0.004, 0.1])
-def test_allowed_is_the_statistic_after_the_flip(name: str, threshold: float) -> None:
+def test_allowed_equals_the_statistic_after_the_flip(name: str, threshold: float) -> None:
     n, edge_index = AWKWARD[name]
     clean = degree_of(name)
     present = torch.zeros(n, n, dtype=torch.bool)
     present[edge_index[0], edge_index[1]] = True
-    # the current graph is not the clean one: one edge more, at the ends of the numbering
+    # the current graph differs from the clean one by one additional edge
     now = clean.clone()
     if not present[0, n - 1]:
         now[[0, n - 1]] += 1
@@ -68,7 +68,7 @@ def test_allowed_is_the_statistic_after_the_flip(name: str, threshold: float) ->
             flipped = now.clone()
             flipped[[u, v]] += step[u, v]
             expected = statistic(clean.tolist(), flipped.tolist(), 2)
-            assert abs(expected - threshold) > 1e-9  # not decided by rounding
+            assert abs(expected - threshold) > 1e-9  # otherwise rounding would decide
             assert bool(allowed[u, v]) == (expected < threshold), (u, v)
 
 
@@ -81,23 +81,23 @@ def test_shapes_broadcast() -> None:
     assert test.allowed(degree, degree[:0], degree[:0], 1).shape == (0,)
 
 
-def test_single_flips_of_a_large_graph_are_unnoticeable_and_a_hub_is_not() -> None:
+def test_cora_allows_single_flips_and_rejects_many_changed_degrees() -> None:
     cora = load_dataset("cora")
     degree = torch.bincount(cora.edge_index[0], minlength=int(cora.num_nodes or 0))
     test = DegreeTest(degree)
     assert bool(test.allowed(degree, degree, degree.flip(0), 1).all())
-    hub = degree.clone()
-    hub[:200] += 1
-    assert test.statistic(hub) > 0.004
-    assert not bool(test.allowed(hub, hub[:1], hub[1:2], 1))
+    changed = degree.clone()
+    changed[:200] += 1
+    assert test.statistic(changed) > 0.004
+    assert not bool(test.allowed(changed, changed[:1], changed[1:2], 1))
     assert bool(test.allowed(degree, degree[:1], degree[1:2], 1))
 
 
-def test_bad_settings_get_a_sentence() -> None:
+def test_bad_settings() -> None:
     degree = torch.tensor([1, 2, 3])
-    with pytest.raises(ConfigError, match=r"begin at 2 or above; d_min is 1\."):
+    with pytest.raises(ConfigError, match=r"d_min must be a whole number from 2 to .*; it is 1\."):
         DegreeTest(degree, d_min=1)
-    with pytest.raises(ConfigError, match=r"above 0; it is 0\."):
+    with pytest.raises(ConfigError, match=r"threshold must be a number in \(0, inf\]; it is 0\."):
         DegreeTest(degree, threshold=0)
     with pytest.raises(GraphError, match="whole numbers"):
         DegreeTest(degree.float())

@@ -1,4 +1,4 @@
-"""The gradient attacks: projection, gradients, rounding, and that they do more harm than noise."""
+"""The gradient attacks: projection, gradients, rounding, and strength compared with random flips and PyG."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from asgnn.attacks import Surrogate, fit_surrogate, grbcd, minmax, pgd, prbcd, random_flips
+from asgnn.attacks import SurrogateGCN, fit_surrogate, grbcd, minmax, pgd, prbcd, random_flips
 from asgnn.attacks.pgd import DenseFlips
 from asgnn.attacks.prbcd import block_gradient, draw_block
-from asgnn.attacks.problem import LOSSES, Problem, pose, predict
+from asgnn.attacks.problem import LOSSES, Problem, make_problem, predict
 from asgnn.attacks.relaxation import best_rounding, multiplier, project
 from asgnn.graphs import undirected
 from asgnn.graphs.features import Features
@@ -25,7 +25,7 @@ BUDGET = 12
 
 
 def blocks(n: int = 90) -> tuple[Data, Tensor]:
-    """A stochastic block model of three classes with weak features, and its labelled nodes."""
+    """Return a stochastic block model of three classes with weak features, and its labelled nodes."""
     rng = generator(11)
     y = torch.arange(n) % 3
     p = torch.where(y.unsqueeze(0) == y.unsqueeze(1), 0.12, 0.015)
@@ -34,11 +34,11 @@ def blocks(n: int = 90) -> tuple[Data, Tensor]:
     return Data(x=x, edge_index=edges, y=y), torch.arange(18)
 
 
-def posed(dtype: torch.dtype = torch.float32, loss: str = "tanh_margin") -> Problem:
+def block_problem(dtype: torch.dtype = torch.float32, loss: str = "tanh_margin") -> Problem:
     data, train = blocks()
     data.x = data.x.to(dtype)
     surrogate = fit_surrogate(data, train, generator(), epochs=60)
-    return pose(
+    return make_problem(
         data,
         BUDGET,
         train,
@@ -56,18 +56,18 @@ def posed(dtype: torch.dtype = torch.float32, loss: str = "tanh_margin") -> Prob
 
 @pytest.mark.parametrize("budget", [0.5, 3, 7, 40])
 @pytest.mark.parametrize("scale", [0.05, 1.0, 30.0])
-def test_projection_satisfies_the_conditions_of_optimality(budget: float, scale: float) -> None:
+def test_projection_satisfies_the_kkt_conditions(budget: float, scale: float) -> None:
     a = scale * torch.randn(200, generator=generator(), dtype=torch.float64)
     s, mu = project(a, budget), multiplier(a, budget)
     assert float(s.sum()) <= budget + 1e-9
     assert mu == 0 or float(s.sum()) == pytest.approx(budget, abs=1e-6)  # complementary slackness
-    # ∂/∂s of the Lagrangian, s − a + μ: 0 inside, not negative at 0, not positive at 1
+    # the gradient of the Lagrangian, s − a + μ, is 0 inside, not negative at s = 0 and not positive at s = 1
     slope = s - a + mu
     assert bool((slope[(s > 0) & (s < 1)].abs() < 1e-12).all())
     assert bool((slope[s == 0] >= 0).all())
     assert bool((slope[s == 1] <= 0).all())
     assert multiplier(a, budget, mu / 2) == pytest.approx(mu, rel=1e-6)
-    assert multiplier(a, budget, 2 * mu) == pytest.approx(mu, rel=1e-6)  # a guess that is too high
+    assert multiplier(a, budget, 2 * mu) == pytest.approx(mu, rel=1e-6)  # the guess is too high
 
 
 def test_projection_is_the_nearest_point() -> None:
@@ -85,7 +85,7 @@ def test_projection_is_the_nearest_point() -> None:
 # --- gradients -----------------------------------------------------------------------------------------------------
 
 
-def dense_logits(model: Surrogate, x: Tensor, a: Tensor) -> Tensor:
+def dense_logits(model: SurrogateGCN, x: Tensor, a: Tensor) -> Tensor:
     a = a + torch.eye(a.size(0), dtype=a.dtype)
     root = a.sum(1).rsqrt()
     a = root.unsqueeze(1) * a * root
@@ -93,8 +93,8 @@ def dense_logits(model: Surrogate, x: Tensor, a: Tensor) -> Tensor:
 
 
 def by_autograd(problem: Problem, s: Tensor) -> Tensor:
-    """The gradient by s (N, N) above the diagonal, through the dense matrix A + C ∘ (S + Sᵀ)."""
-    assert isinstance(problem.victim, Surrogate)
+    """Return the gradient in s (N, N), above the diagonal, through the dense matrix A + C ∘ (S + Sᵀ)."""
+    assert isinstance(problem.victim, SurrogateGCN)
     assert isinstance(problem.inputs, Features)
     assert problem.inputs.dense is not None
     a = torch.zeros_like(s)
@@ -109,8 +109,8 @@ def by_autograd(problem: Problem, s: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradients_equal_dense_autograd(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[DenseFlips.__module__], "ENTRIES", 1000)  # so that the rows come in several parts
-    problem = posed(torch.float64, loss)
+    monkeypatch.setattr(sys.modules[DenseFlips.__module__], "ENTRIES", 1000)  # several blocks of rows
+    problem = block_problem(torch.float64, loss)
     n = problem.num_nodes
     flips = DenseFlips(problem)
     draw = torch.rand(n, n, generator=generator(2), dtype=torch.float64).triu(1)
@@ -124,14 +124,14 @@ def test_gradients_equal_dense_autograd(loss: str, monkeypatch: pytest.MonkeyPat
     s = torch.zeros_like(flips.s)
     s[u, v] = flips.s[u, v]
     torch.testing.assert_close(block_gradient(problem, keys, s[u, v]), by_autograd(problem, s)[u, v])
-    # a surrogate of which nothing is known but how to call it
+    # a surrogate that is only a callable
     victim = problem.victim
-    flips.problem = problem.against(lambda *inputs: victim(*inputs))
+    flips.problem = problem.with_victim(lambda *inputs: victim(*inputs))
     torch.testing.assert_close(torch.cat([rows for _, _, rows in flips._rows(flips.gradient())]), truth)
 
 
 def test_block_is_uniform_over_the_pairs() -> None:
-    problem = posed()
+    problem = block_problem()
     counts = torch.zeros(90, 90)
     for seed in range(60):
         u, v = from_keys(draw_block(problem, 500, generator(seed)), 90)
@@ -147,44 +147,44 @@ def test_block_is_uniform_over_the_pairs() -> None:
 # --- rounding ------------------------------------------------------------------------------------------------------
 
 
-def test_rounding_takes_the_best_of_its_draws_and_fills_up() -> None:
-    problem = posed()
+def test_rounding_returns_the_best_sample_and_meets_the_budget() -> None:
+    problem = block_problem()
     pairs = from_keys(draw_block(problem, 200, generator()), 90)
     values = torch.linspace(0.3, 0, pairs.size(1))
     few = best_rounding(problem, pairs, values, BUDGET, 1, generator(), allow_isolated=False)
     many = best_rounding(problem, pairs, values, BUDGET, 30, generator(), allow_isolated=False)
     assert few.size(1) == many.size(1) == BUDGET
     assert problem.value_after(many) > problem.value_after(few)
-    sure = best_rounding(problem, pairs, (values > 0.25).float(), BUDGET, 5, generator(), allow_isolated=True)
-    assert torch.equal(sure, pairs[:, :BUDGET])
+    certain = best_rounding(problem, pairs, (values > 0.25).float(), BUDGET, 5, generator(), allow_isolated=True)
+    assert torch.equal(certain, pairs[:, :BUDGET])
 
 
 # --- strength ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_more_harm_than_noise(loss: str) -> None:
+def test_stronger_than_random_flips(loss: str) -> None:
     data, train = blocks()
-    problem = posed(loss=loss)
-    noise = max(
+    problem = block_problem(loss=loss)
+    random = max(
         problem.value_after(random_flips(data, BUDGET, generator(seed), kind="flip").flips) for seed in range(20)
     )
     for attack, options in ((pgd, {"steps": 30}), (prbcd, {"steps": 30, "fine_tune": 10}), (grbcd, {})):
         flips = attack(data, BUDGET, train, generator(), surrogate=problem.victim, loss=loss, **options)  # type: ignore[operator]
-        assert problem.value_after(flips.flips) > noise
+        assert problem.value_after(flips.flips) > random
 
 
-def test_first_greedy_step_is_the_best_gradient() -> None:
+def test_first_flip_of_grbcd_has_the_highest_gradient() -> None:
     data, train = blocks()
-    problem = posed()
+    problem = block_problem()
     flip = grbcd(data, 1, train, generator(), surrogate=problem.victim).flips
     gradient = by_autograd(problem, torch.zeros(90, 90)).triu(1)
     assert int(to_keys(flip, 90)) == int(gradient.argmax())
 
 
-def test_a_foreign_surrogate_gives_the_flips_of_ours() -> None:
+def test_callable_surrogate_gives_the_same_flips() -> None:
     data, train = blocks()
-    victim = posed().victim
+    victim = block_problem().victim
     for attack, options in ((pgd, {"steps": 4}), (prbcd, {"steps": 4, "fine_tune": 2}), (grbcd, {"steps": 4})):
         ours, theirs = (
             attack(data, BUDGET, train, generator(), surrogate=model, **options).flips  # type: ignore[operator]
@@ -194,12 +194,11 @@ def test_a_foreign_surrogate_gives_the_flips_of_ours() -> None:
 
 
 def test_minmax_poisons() -> None:
-    """A model trained on the flipped graph does worse on the nodes outside ``train`` than one trained on noise."""
+    """A model trained on the flipped graph makes more errors outside ``train`` than one trained on random flips."""
     data, train = blocks()
+    problem = block_problem()
 
-    problem = posed()
-
-    def after(flips: Tensor) -> float:
+    def errors_after(flips: Tensor) -> float:
         errors = 0.0
         for seed in range(2):
             model = fit_surrogate(
@@ -210,7 +209,7 @@ def test_minmax_poisons() -> None:
         return errors
 
     flips = minmax(data, 20, train, generator(), steps=25).flips
-    assert after(flips) > after(random_flips(data, 20, generator()).flips)
+    assert errors_after(flips) > errors_after(random_flips(data, 20, generator()).flips)
 
 
 class Module(nn.Module):
@@ -222,13 +221,13 @@ class Module(nn.Module):
         return self.problem.victim(x, edge_index, edge_weight)
 
 
-def test_as_strong_as_pygs() -> None:
-    """PyG's own PR-BCD and GR-BCD on the same surrogate, labels, nodes and loss reach no more than ours."""
+def test_as_strong_as_pyg() -> None:
+    """PyG's PR-BCD and GR-BCD reach no higher loss with the same surrogate, labels, nodes and loss."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that contrib is experimental
+        warnings.simplefilter("ignore")  # PyG warns that contrib is experimental
         from torch_geometric.contrib.nn import GRBCDAttack, PRBCDAttack
     data, train = blocks()
-    problem = posed()
+    problem = block_problem()
     values = torch.randn(300, generator=generator()) * 0.3
     torch.testing.assert_close(PRBCDAttack._project(9, values), project(values, 9), rtol=0, atol=2e-5)
     with torch.random.fork_rng(devices=[]):
@@ -252,6 +251,6 @@ def test_as_strong_as_pygs() -> None:
                 allow_isolated=True,
                 **options,
             )
-            there = problem.value_after(torch.stack([theirs.min(0).values, theirs.max(0).values]))
-            # within what the draw of the blocks makes of it
-            assert problem.value_after(flips.flips) > there - 0.05
+            loss_of_pyg = problem.value_after(torch.stack([theirs.min(0).values, theirs.max(0).values]))
+            # the tolerance covers the randomness of the blocks
+            assert problem.value_after(flips.flips) > loss_of_pyg - 0.05

@@ -1,4 +1,4 @@
-"""Metattack: its meta-gradient against autograd through a dense unrolled training, its choices against brute force."""
+"""Metattack: the meta-gradient against autograd through a dense unrolled training, the flips against brute force."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INNER = {
 
 
 def problem(name: str, features: int = 9, classes: int = 3) -> tuple[Data, Tensor, Tensor]:
-    """A graph, its labelled nodes, and labels where known with pseudo-labels elsewhere."""
+    """Return a graph, its labelled nodes, and the labels where they are known with pseudo-labels elsewhere."""
     n, edge_index = AWKWARD[name]
     rng = torch.Generator().manual_seed(n)
     x = (torch.rand(n, features, generator=rng) < 0.4).double()
@@ -52,10 +52,10 @@ def above_diagonal(matrix: Tensor) -> Tensor:
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("name", [name for name in AWKWARD if name != "one node"])
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "first order"])
-def test_meta_gradient_is_that_of_autograd(name: str, share: float, inner: InnerTraining, exact: bool) -> None:
+def test_meta_gradient_equals_autograd(name: str, share: float, inner: InnerTraining, exact: bool) -> None:
     data, labelled, pseudo = problem(name)
     if exact is False and inner.steps == 0:
-        pytest.skip("without a step there is nothing to sum")
+        pytest.skip("the first-order gradient is a sum over steps")
     ours = MetaGradient(data, labelled, pseudo, share, inner, dtype=torch.float64)
     w1, w2 = ours.start(torch.Generator().manual_seed(1))
     a = dense(data.edge_index, int(data.num_nodes))
@@ -68,8 +68,8 @@ def test_meta_gradient_is_that_of_autograd(name: str, share: float, inner: Inner
     assert bool((found[torch.ones_like(found, dtype=torch.bool).tril()] == -torch.inf).all())
 
 
-def test_kept_products_follow_the_flips() -> None:
-    """After flips, additions and removals at the same nodes among them, all is as if made from the flipped graph."""
+def test_stored_products_are_updated_by_flips() -> None:
+    """After additions and removals at the same nodes, the gradient is that of the flipped graph."""
     data, labelled, pseudo = problem("random 33")
     graph = MetaGradient(data, labelled, pseudo, 0.0, QUICK, dtype=torch.float64)
     a = dense(data.edge_index, 33)
@@ -88,7 +88,7 @@ def test_kept_products_follow_the_flips() -> None:
 def greedy(
     data: Data, labelled: Tensor, pseudo: Tensor, starts: list[tuple[Tensor, Tensor]], **rules: Any
 ) -> list[tuple[int, int]]:
-    """The attack by brute force on the dense gradient; shorter where nothing more is allowed."""
+    """Run the attack by brute force on the dense gradient; stop early if no flip is allowed."""
     a = dense(data.edge_index, int(data.num_nodes))
     clean, flips = a.sum(1).long(), []
     for w1, w2 in starts:
@@ -96,14 +96,14 @@ def greedy(
         best, value = None, float("-inf")
         for u in range(a.size(0)):
             for v in range(u + 1, a.size(0)):
-                there = bool(a[u, v])
+                present = bool(a[u, v])
                 degree = a.sum(1).long()
-                if (u, v) in flips or not rules.get("remove" if there else "add", True):
+                if (u, v) in flips or not rules.get("remove" if present else "add", True):
                     continue
-                if there and not rules.get("allow_isolated", False) and min(degree[u], degree[v]) == 1:
+                if present and not rules.get("allow_isolated", False) and min(degree[u], degree[v]) == 1:
                     continue
                 after = degree.clone()
-                after[[u, v]] += -1 if there else 1
+                after[[u, v]] += -1 if present else 1
                 if rules.get("degree_test") and DegreeTest(clean).statistic(after) >= 0.004:
                     continue
                 if float(score[u, v]) > value:
@@ -120,23 +120,23 @@ def greedy(
     "rules", [{}, {"add": False}, {"remove": False}, {"allow_isolated": True}, {"degree_test": True}], ids=str
 )
 @pytest.mark.parametrize("name", ["random 33", "star", "isolated node"])
-def test_choices_are_those_of_brute_force(name: str, rules: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flips_equal_brute_force(name: str, rules: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     data, labelled, pseudo = problem(name)
     budget = 4 if name == "random 33" else 1
     starts = []
-    take = MetaGradient.start
+    original = MetaGradient.start
 
-    def watched(self: MetaGradient, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        starts.append(take(self, rng))
+    def recorded(self: MetaGradient, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        starts.append(original(self, rng))
         return starts[-1]
 
-    monkeypatch.setattr(MetaGradient, "start", watched)
+    monkeypatch.setattr(MetaGradient, "start", recorded)
     monkeypatch.setattr(import_module("asgnn.attacks.metattack"), "pseudo_labels", lambda *_: pseudo)
     settings: dict[str, Any] = {"inner": QUICK, "dtype": torch.float64, **rules}
     try:
         found = metattack(data, budget, labelled, torch.Generator().manual_seed(0), **settings)
     except GraphError:
-        # on a star, say, every removal would leave a leaf alone
+        # for example, every removal from a star isolates a leaf
         assert len(greedy(data, labelled, pseudo, starts, **rules)) < budget
         return
     assert len(starts) == budget
@@ -144,7 +144,7 @@ def test_choices_are_those_of_brute_force(name: str, rules: dict[str, bool], mon
 
 
 def loss_after(data: Data, labelled: Tensor, truth: Tensor, share: float) -> float:
-    """The attacker's loss after a training on the graph, mean of five starts."""
+    """Return the attacker's loss after training on the graph, averaged over five initialisations."""
     a = dense(data.edge_index, int(data.num_nodes)) + torch.eye(int(data.num_nodes), dtype=torch.float64)
     root = a.sum(1).rsqrt()
     hat = root.unsqueeze(1) * a * root
@@ -163,66 +163,60 @@ def loss_after(data: Data, labelled: Tensor, truth: Tensor, share: float) -> flo
 
 
 @pytest.mark.parametrize(("variant", "share"), [("self", 0.0), ("train", 1.0), ("both", 0.5)])
-def test_the_loss_of_the_variant_rises(variant: Any, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attack_raises_the_loss_of_its_variant(variant: Any, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     data, labelled, pseudo = problem("random 33")
     monkeypatch.setattr(import_module("asgnn.attacks.metattack"), "pseudo_labels", lambda *_: pseudo)
     rng = torch.Generator().manual_seed(0)
     found = metattack(data, 8, labelled, rng, variant=variant, inner=QUICK)
     after = loss_after(found.apply(data), labelled, pseudo, share)
-    by_chance = [
+    random = [
         loss_after(random_flips(data, 8, torch.Generator().manual_seed(s)).apply(data), labelled, pseudo, share)
         for s in range(10)
     ]
-    assert after > max(loss_after(data, labelled, pseudo, share), *by_chance)
+    assert after > max(loss_after(data, labelled, pseudo, share), *random)
 
 
-def test_first_flips_are_the_smaller_attack() -> None:
+def test_first_flips_equal_the_attack_with_a_smaller_budget() -> None:
     data, labelled, _ = problem("random 33")
     small, large = (metattack(data, k, labelled, torch.Generator().manual_seed(3), inner=QUICK) for k in (3, 7))
     assert torch.equal(small.flips, large.first(3).flips)
 
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "variant": ({"variant": "other"}, ConfigError, "variant must be self, train or both; it is 'other'"),
-    "nothing allowed": ({"add": False, "remove": False}, ConfigError, "neither add nor remove"),
+    "variant": ({"variant": "other"}, ConfigError, "variant must be one of self, train, both; it is 'other'"),
+    "nothing allowed": ({"add": False, "remove": False}, ConfigError, "add and remove are both False"),
     "all labelled": ({"train": torch.arange(33)}, ConfigError, "none is left to attack"),
 }
 
 
 @pytest.mark.parametrize(("change", "kind", "words"), BAD.values(), ids=BAD.keys())
-def test_what_cannot_be_done_gets_a_sentence(change: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_bad_settings(change: dict[str, Any], kind: type[Exception], words: str) -> None:
     data, labelled, _ = problem("random 33")
-    given = {
-        "budget": 2,
-        "train": labelled,
-        "rng": torch.Generator(),
-        "inner": QUICK,
-        "allow_isolated": True,
-    } | change
+    arguments = {"budget": 2, "train": labelled, "rng": torch.Generator(), "inner": QUICK} | change
     with pytest.raises(kind, match=words):
-        metattack(data, **given)
+        metattack(data, **arguments)
 
 
-def test_more_flips_than_there_are_pairs() -> None:
+def test_budget_above_the_number_of_pairs() -> None:
     data, labelled, _ = problem("isolated node")
-    with pytest.raises(GraphError, match=r"found 10 flips.*the budget asks for 11"):
+    with pytest.raises(GraphError, match=r"found 10 allowed flips, but the budget is 11"):
         metattack(data, 11, labelled, torch.Generator(), inner=QUICK, allow_isolated=True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("exact", [True, False])
-def test_gpu_gives_what_the_cpu_gives(exact: bool) -> None:
-    """Call after call: the inner training is a captured graph, which must see new weights and the flips."""
+def test_gpu_equals_cpu(exact: bool) -> None:
+    """Repeated calls, because the inner training is a CUDA graph that must read the new weights and flips."""
     data, labelled, pseudo = problem("random 33")
-    here, there = (
+    cpu, gpu = (
         MetaGradient(data, labelled, pseudo, 0.5, InnerTraining(starts=2), device, torch.float64)
         for device in ("cpu", "cuda")
     )
     for seed in range(4):
-        w1, w2 = here.start(torch.Generator().manual_seed(seed))
-        found = there.gradient(w1.cuda(), w2.cuda(), exact=exact).cpu()
-        again = there.gradient(w1.cuda(), w2.cuda(), exact=exact).cpu()
+        w1, w2 = cpu.start(torch.Generator().manual_seed(seed))
+        found = gpu.gradient(w1.cuda(), w2.cuda(), exact=exact).cpu()
+        again = gpu.gradient(w1.cuda(), w2.cuda(), exact=exact).cpu()
         assert torch.equal(found, again)
-        torch.testing.assert_close(found, here.gradient(w1, w2, exact=exact), rtol=1e-9, atol=1e-12)
-        for graph in (here, there):
+        torch.testing.assert_close(found, cpu.gradient(w1, w2, exact=exact), rtol=1e-9, atol=1e-12)
+        for graph in (cpu, gpu):
             graph.flip(seed, seed + 7)

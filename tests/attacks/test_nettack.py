@@ -1,4 +1,4 @@
-"""Nettack: exact scores, greedy choice against brute force, its constraints, and what every attack must keep."""
+"""Nettack: exact logits after every flip, greedy choice against brute force, constraints, checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asgnn.attacks import nettack, nettack_targets
 from asgnn.attacks.checkpoint import FileCheckpoint, State
 from asgnn.attacks.degrees import DegreeTest
 from asgnn.attacks.linear import fit_linear, linear_logits
-from asgnn.attacks.nettack import EPOCHS, Around, Surrogate, cooccurring
+from asgnn.attacks.nettack import EPOCHS, LinearSurrogate, TargetLogits, cooccurring
 from asgnn.errors import AsgnnError, ConfigError, GraphError
 from asgnn.graphs import (
     POISONED,
@@ -46,12 +46,12 @@ def graph(name: str, features: int = 6, classes: int = 3, seed: int = 0) -> Data
     return Data(x=x, edge_index=edge_index, y=torch.arange(n) % classes)
 
 
-def once(data: Data) -> Tensor:
+def edges_once(data: Data) -> Tensor:
     return data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
 
 
 def dense_logits(data: Data, weight: Tensor) -> Tensor:
-    """Â²XW as it is written."""
+    """Return Â²XW with dense matrices."""
     n = int(data.num_nodes or 0)
     adj = torch.eye(n, dtype=torch.float64)
     adj[data.edge_index[0], data.edge_index[1]] = 1
@@ -74,17 +74,17 @@ def random_weight(data: Data, classes: int = 3) -> Tensor:
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-def test_logits_are_those_of_the_definition(name: str) -> None:
+def test_logits_equal_the_dense_ones(name: str) -> None:
     data = graph(name)
     weight = random_weight(data)
     expected = dense_logits(data, weight)
     torch.testing.assert_close(linear_logits(data, weight), expected)
-    surrogate = Surrogate(data, once(data), weight)
+    surrogate = LinearSurrogate(data, edges_once(data), weight)
     for node in range(int(data.num_nodes or 0)):
-        np.testing.assert_allclose(Around(surrogate, node).logits(), expected[node].numpy(), atol=1e-12)
+        np.testing.assert_allclose(TargetLogits(surrogate, node).current(), expected[node].numpy(), atol=1e-12)
 
 
-def test_fit_learns_the_labels_and_follows_the_seed() -> None:
+def test_fit_uses_only_the_known_labels_and_depends_on_the_seed() -> None:
     cora = load_dataset("cora")
     train = torch.arange(0, 2485, 10)
     weight = fit_linear(cora, train, generator())
@@ -94,7 +94,7 @@ def test_fit_learns_the_labels_and_follows_the_seed() -> None:
     rest[train] = False
     assert float(right[train].double().mean()) > 0.95
     assert float(right[rest].double().mean()) > 0.8
-    # labels that are not known do not matter
+    # unknown labels do not matter
     few = train[::8]
     weight = fit_linear(cora, few, generator())
     blind = cora.clone()
@@ -104,38 +104,38 @@ def test_fit_learns_the_labels_and_follows_the_seed() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in AWKWARD if name != "one node"])
-def test_edge_scores_equal_recomputation(name: str) -> None:
-    """Every target × every pair: touching the target or not, its neighbours, additions and removals."""
+def test_logits_after_edge_flips_equal_recomputation(name: str) -> None:
+    """For every target and every pair: at the target, at its neighbours or elsewhere, additions and removals."""
     data = graph(name)
     n = int(data.num_nodes or 0)
     weight = random_weight(data)
-    surrogate = Surrogate(data, once(data), weight)
+    surrogate = LinearSurrogate(data, edges_once(data), weight)
     after = {(u, v): dense_logits(flipped(data, [(u, v)]), weight) for u, v in itertools.combinations(range(n), 2)}
     for target in range(0, n, 1 + n // 12):
-        around = Around(surrogate, target)
+        logits = TargetLogits(surrogate, target)
         for u in range(n):
-            found = around.after_edge(u)
+            found = logits.after_edge(u)
             expected = np.stack([after[min(u, v), max(u, v)][target].numpy() for v in range(n) if v != u])
             np.testing.assert_allclose(np.delete(found, u, axis=0), expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-def test_feature_scores_equal_recomputation(name: str) -> None:
+def test_logits_after_feature_flips_equal_recomputation(name: str) -> None:
     data = graph(name)
     n, width = data.x.shape
     weight = random_weight(data)
-    surrogate = Surrogate(data, once(data), weight)
+    surrogate = LinearSurrogate(data, edges_once(data), weight)
     for node in range(0, n, 1 + n // 8):
         expected = torch.stack([dense_logits(flipped(data, [], [(node, f)]), weight) for f in range(width)])
         for target in range(n):
-            found = Around(surrogate, target).after_feature(node, 1 - 2 * data.x[node].double().numpy())
+            found = TargetLogits(surrogate, target).after_feature(node, 1 - 2 * data.x[node].double().numpy())
             np.testing.assert_allclose(found, expected[:, target].numpy(), rtol=1e-10, atol=1e-10)
 
 
-def test_scores_stay_exact_after_many_flips() -> None:
+def test_logits_stay_exact_after_many_flips() -> None:
     data = graph("random 33")
     weight = random_weight(data)
-    surrogate = Surrogate(data, once(data), weight)
+    surrogate = LinearSurrogate(data, edges_once(data), weight)
     rng = generator(3)
     pairs: set[tuple[int, int]] = set()
     entries: set[tuple[int, int]] = set()
@@ -151,13 +151,13 @@ def test_scores_stay_exact_after_many_flips() -> None:
     assert np.array_equal(surrogate.degree, torch.bincount(now.edge_index[0], minlength=33).numpy())
     expected = dense_logits(now, weight).numpy()
     for target in range(33):
-        np.testing.assert_allclose(Around(surrogate, target).logits(), expected[target], rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(TargetLogits(surrogate, target).current(), expected[target], rtol=1e-10, atol=1e-10)
     u = 5
     again = dense_logits(flipped(now, [(u, 11)]), weight)[2].numpy()
-    np.testing.assert_allclose(Around(surrogate, 2).after_edge(u)[11], again, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(TargetLogits(surrogate, 2).after_edge(u)[11], again, rtol=1e-10, atol=1e-10)
 
 
-# --- the choice ------------------------------------------------------------------------------------------------------
+# --- greedy choice ---------------------------------------------------------------------------------------------------
 
 
 def margin(logits: Tensor, label: int) -> float:
@@ -170,7 +170,7 @@ Move = tuple[str, int, int]
 
 
 def moves(data: Data, places: list[int], target: int, *, structure: bool, features: bool) -> Iterator[Move]:
-    """Every single flip at the places, allowed or not; each pair once."""
+    """Yield every single flip at the nodes ``places``, allowed or not; each pair once."""
     if structure:
         pairs = {(min(i, v), max(i, v)) for i in places for v in range(int(data.num_nodes or 0)) if i != v}
         yield from (("edge", u, v) for u, v in sorted(pairs) if places == [target] or target not in (u, v))
@@ -187,7 +187,7 @@ def degree_of(data: Data) -> Tensor:
 
 
 def may_add(x: Tensor, node: int, feature: int) -> bool:
-    """Sec. 4.2, word for word."""
+    """Return whether the feature may be added, computed as in Sec. 4.2 of the paper."""
     own = x[node].nonzero().squeeze(1).tolist()
     width = x.size(1)
     joined = {(i, j): i != j and bool(((x[:, i] == 1) & (x[:, j] == 1)).any()) for i in range(width) for j in own}
@@ -199,7 +199,7 @@ def may_add(x: Tensor, node: int, feature: int) -> bool:
 
 
 def larger(features: int) -> Data:
-    """100 nodes with hubs, on which the degree test allows some flips of the targets 9 and 4 and not others."""
+    """Return a graph of 100 nodes with hubs; the degree test allows only some flips of the targets 9 and 4."""
     rng = generator(5)
     weight = torch.linspace(1, 0.1, 100)
     upper = (torch.rand(100, 100, generator=rng) < 0.3 * weight * weight.unsqueeze(1)).triu(1)
@@ -216,8 +216,8 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("kind", "direct", "threshold"), CHOICES)
-def test_greedy_choice_is_the_best_of_all_single_flips(kind: str, direct: bool, threshold: float | None) -> None:
-    # the degree test leaves nothing to a small graph
+def test_each_flip_is_the_best_single_flip(kind: str, direct: bool, threshold: float | None) -> None:
+    # in a small graph the degree test allows no flip
     data = graph("random 33", features=9) if threshold is None else larger(features=9)
     train, targets, per_target = torch.arange(0, 33, 2), [9, 4], 2
     options = {"structure": kind != "features", "features": kind != "structure"}
@@ -256,7 +256,7 @@ def test_greedy_choice_is_the_best_of_all_single_flips(kind: str, direct: bool, 
         for _ in range(per_target):
             scores = table(now, before, places, target, done)
             lowest = min(scores.values())
-            # edges and features are listed apart, so the one made here is looked for in both lists
+            # the result lists edges and features separately, so the flip made here may be in either list
             made = [move for move in left if move in scores and scores[move] - lowest < 1e-9]
             assert made, (target, lowest, left)
             left.remove(made[0])
@@ -265,12 +265,12 @@ def test_greedy_choice_is_the_best_of_all_single_flips(kind: str, direct: bool, 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_cooccurrence_is_the_rule_of_the_paper(seed: int) -> None:
+def test_cooccurrence_equals_the_rule_of_the_paper(seed: int) -> None:
     x = (torch.rand(12, 15, generator=generator(seed)) < 0.2).float()
     x[3] = 0  # a node with no features
     x[:, 2] = 0
     x[5] = 0
-    x[5, 2] = 1  # a feature that occurs with no other
+    x[5, 2] = 1  # a feature that co-occurs with no other
     matrix = sp.csr_array(x.double().numpy())
     for node in range(12):
         found = cooccurring(matrix, matrix.tocsc(), x[node].nonzero().squeeze(1).numpy())
@@ -285,7 +285,7 @@ TRAIN, TARGETS = torch.arange(0, 2485, 60), torch.tensor([1501, 7, 33, 2001, 198
 
 @pytest.fixture(scope="module")
 def cora() -> Data:
-    """With a few of the features only, which makes the surrogate quick to train."""
+    """Return Cora with 200 of its features, for which the surrogate trains fast."""
     data = load_dataset("cora")
     data.x = data.x[:, :200].clone()
     return data
@@ -293,7 +293,7 @@ def cora() -> Data:
 
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("features", [True, False])
-def test_flips_are_within_the_rules_and_do_harm(cora: Data, direct: bool, features: bool) -> None:
+def test_flips_follow_the_rules_and_lower_the_margins(cora: Data, direct: bool, features: bool) -> None:
     before = cora.clone()
     found = nettack(cora, 3, TRAIN, TARGETS, generator(), features=features, direct=direct, degree_test=False)
     assert torch.equal(cora.edge_index, before.edge_index)
@@ -318,16 +318,20 @@ def test_flips_are_within_the_rules_and_do_harm(cora: Data, direct: bool, featur
         assert margin(new[target], label) < margin(old[target], label)
 
 
-def test_seed_decides(cora: Data) -> None:
+def test_same_seed_gives_same_flips(cora: Data) -> None:
     first, again, other = (nettack(cora, 2, TRAIN, TARGETS, generator(s)).flips for s in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     mask = torch.zeros(2485, dtype=torch.bool)
     mask[TRAIN] = True
     assert torch.equal(nettack(cora, 2, mask, TARGETS, generator()).flips, first)
+    targets = torch.zeros(2485, dtype=torch.bool)
+    targets[TARGETS] = True
+    in_order = nettack(cora, 2, TRAIN, TARGETS.sort().values, generator()).flips
+    assert torch.equal(nettack(cora, 2, TRAIN, targets, generator()).flips, in_order)
 
 
-def test_first_target_alone_is_the_beginning_of_all(cora: Data) -> None:
+def test_first_flips_equal_the_attack_on_fewer_targets(cora: Data) -> None:
     found = nettack(cora, 4, TRAIN, TARGETS, generator()).flips
     assert torch.equal(nettack(cora, 4, TRAIN, TARGETS[:2], generator()).flips, found[:, :8])
     assert torch.equal(nettack(cora, 2, TRAIN, TARGETS[:1], generator()).flips, found[:, :2])
@@ -342,7 +346,7 @@ def test_every_target_passes_the_degree_test(cora: Data) -> None:
         assert test.statistic(torch.bincount(now.edge_index[0], minlength=2485)) < 0.004
 
 
-def test_nobody_is_left_alone_unless_allowed() -> None:
+def test_isolates_no_node_unless_allowed() -> None:
     def attack(target: int, per_target: int, *, allow_isolated: bool) -> Perturbation:
         return nettack(
             data, per_target, torch.arange(30), torch.tensor([target]), generator(),
@@ -350,16 +354,16 @@ def test_nobody_is_left_alone_unless_allowed() -> None:
         )  # fmt: skip
 
     data = graph("star")
-    # the centre is joined to all, and each removal leaves a leaf alone
-    with pytest.raises(GraphError, match=r"no flip it may make for target 0, with 2 of 2 flips to make; lower"):
+    # the centre has an edge to every node, and each removal isolates a leaf
+    with pytest.raises(GraphError, match=r"no allowed flip for target 0 after 0 of 2 flips; lower"):
         attack(0, 2, allow_isolated=False)
     assert attack(0, 2, allow_isolated=True).removed(data).size(1) == 2
-    # a leaf may leave the centre once it has another edge
+    # a leaf may lose its edge to the centre once it has another edge
     assert attack(3, 28, allow_isolated=False).added(data).size(1) >= 27
 
 
 class InMemory:
-    """A checkpoint that is stopped, as by Ctrl-C, after so many saves."""
+    """A checkpoint in memory that interrupts the attack after ``stop_after`` saves."""
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.state: State | None = None
@@ -378,7 +382,7 @@ class InMemory:
 
 
 @pytest.mark.parametrize("direct", [True, False])
-def test_a_stopped_run_goes_on_to_the_same_flips(cora: Data, direct: bool) -> None:
+def test_resumed_attack_gives_the_same_flips(cora: Data, direct: bool) -> None:
     seen: list[tuple[int, int]] = []
 
     def run(checkpoint: InMemory | None) -> Perturbation:
@@ -402,11 +406,11 @@ def test_a_stopped_run_goes_on_to_the_same_flips(cora: Data, direct: bool) -> No
         assert torch.equal(resumed.feature_flips, whole.feature_flips)
 
 
-def test_a_checkpoint_file_serves(cora: Data, tmp_path: Path) -> None:
+def test_resumes_from_a_file(cora: Data, tmp_path: Path) -> None:
     path = tmp_path / "state.npz"
     with FileCheckpoint(path, {"attack": "nettack"}, every=0) as checkpoint:
         whole = nettack(cora, 2, TRAIN, TARGETS[:2], generator(), checkpoint=checkpoint)
-    # all done already: the file alone gives the flips, whatever the generator
+    # the attack is complete, so the flips come from the file and do not depend on the generator
     with FileCheckpoint(path, {"attack": "nettack"}) as checkpoint:
         again = nettack(cora, 2, TRAIN, TARGETS[:2], generator(5), checkpoint=checkpoint)
     assert torch.equal(whole.flips, again.flips)
@@ -415,39 +419,47 @@ def test_a_checkpoint_file_serves(cora: Data, tmp_path: Path) -> None:
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 BAD: dict[str, tuple[dict[str, object], type[AsgnnError], str]] = {
-    "target beyond the nodes": ({"targets": torch.tensor([2, 33])}, GraphError, "name node 33, but the nodes are"),
+    "target out of range": ({"targets": torch.tensor([2, 33])}, GraphError, "target nodes name node 33, but the nodes"),
     "negative target": ({"targets": torch.tensor([-1])}, GraphError, "name node -1, but the nodes are numbered 0 to"),
-    "no target": ({"targets": torch.tensor([], dtype=torch.int64)}, ConfigError, "at least one target"),
-    "targets twice": ({"targets": torch.tensor([4, 4])}, ConfigError, "Node 4 is given as a target more than once"),
-    "targets as a list": ({"targets": [4]}, ConfigError, "must be a one-dimensional int64 tensor"),
-    "no flips": ({"per_target": 0}, ConfigError, r"per_target must be a whole number from 1; it is 0\."),
-    "half a flip": ({"per_target": 1.5}, ConfigError, r"per_target must be a whole number from 1; it is 1\.5\."),
+    "no target": (
+        {"targets": torch.tensor([], dtype=torch.int64)},
+        GraphError,
+        "the target nodes must be given",
+    ),
+    "repeated target": ({"targets": torch.tensor([4, 4])}, GraphError, "Node 4 is more than once among the targets"),
+    "targets as a list": ({"targets": [4]}, GraphError, "target nodes must be an int64 tensor"),
+    "no flips": ({"per_target": 0}, ConfigError, r"per_target must be a whole number from 1 to .*; it is 0\."),
+    "half a flip": ({"per_target": 1.5}, ConfigError, r"per_target must be a whole number from 1 to .*; it is 1\.5\."),
     "no influencers": ({"influencers": 0}, ConfigError, "influencers must be a whole number from 1"),
-    "nothing to flip": ({"structure": False}, ConfigError, "flips edges or features, and both are switched off"),
-    "no labels": ({"train": torch.tensor([], dtype=torch.int64)}, ConfigError, "at least one labelled node"),
+    "nothing to flip": ({"structure": False}, ConfigError, "structure and features are both False"),
+    "no labels": (
+        {"train": torch.tensor([], dtype=torch.int64)},
+        GraphError,
+        "the labelled nodes must be given",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_gets_a_sentence(case: str) -> None:
+def test_bad_input(case: str) -> None:
     change, error, sentence = BAD[case]
     arguments = {"per_target": 1, "train": torch.arange(10), "targets": torch.tensor([1])} | change
     with pytest.raises(error, match=sentence):
         nettack(graph("random 33"), rng=generator(), **arguments)
 
 
-def test_features_that_are_not_binary_get_a_sentence() -> None:
+def test_only_binary_features_are_flipped() -> None:
     data = graph("random 33")
     data.x = data.x / 2
     arguments = (data, 1, torch.arange(10), torch.tensor([1]))
     assert len(nettack(*arguments, generator(), degree_test=False)) == 1
-    with pytest.raises(GraphError, match="Only features that are 0 or 1 can be flipped"):
+    with pytest.raises(GraphError, match="flips only binary features, but x has values other than 0 and 1"):
         nettack(*arguments, generator(), features=True)
 
 
-def test_a_target_without_neighbours_has_no_influencers() -> None:
+def test_isolated_target_has_no_influencers() -> None:
     data = graph("isolated node")
-    with pytest.raises(GraphError, match="no flip it may make for target 4"):
+    with pytest.raises(GraphError, match="no allowed flip for target 4"):
         nettack(data, 1, torch.arange(5), torch.tensor([4]), generator(), direct=False, degree_test=False)
 
 
@@ -455,7 +467,7 @@ def test_a_target_without_neighbours_has_no_influencers() -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), [("cora", 83), ("citeseer", 63)])
-def test_targets_are_those_of_the_published_graphs(name: str, count: int) -> None:
+def test_targets_equal_those_of_the_published_graphs(name: str, count: int) -> None:
     needed = (PUBLISHED_SPLITS[name], NETTACK_TARGETS[name], POISONED["nettack"][name][1.0])
     if MIRROR is None or not all(source.within(Path(MIRROR)).is_file() for source in needed):
         pytest.skip("ASGNN_MIRROR is not set or lacks the published targets")
@@ -466,7 +478,7 @@ def test_targets_are_those_of_the_published_graphs(name: str, count: int) -> Non
     assert torch.equal(found, published)
 
 
-def test_targets_have_more_neighbours_than_asked() -> None:
+def test_targets_have_more_than_min_degree_neighbours() -> None:
     data = graph("star")
     assert nettack_targets(data, torch.arange(30)).tolist() == [0]
     assert nettack_targets(data, torch.tensor([5, 0, 3]), min_degree=0).tolist() == [0, 3, 5]

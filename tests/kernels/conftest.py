@@ -1,4 +1,4 @@
-"""Memory that a kernel must fill starts as NaN, so that an element that it leaves out is seen."""
+"""New tensors are filled with NaN, so that elements that a kernel does not write make the tests fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]  # Triton is for Linux
+collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]  # Triton needs Linux
 
 
 def poison(fresh: Tensor) -> Tensor:

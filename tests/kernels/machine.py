@@ -1,4 +1,4 @@
-"""Where the kernels run in these tests: on the GPU or, without one, on the CPU by Triton's interpreter."""
+"""The device of the kernel tests: the GPU or, without one, the CPU with Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ Case = TypeVar("Case")
 
 
 def cases(small: list[Case], large: list[Case]) -> list[Case]:
-    """The cases of a test: the interpreter, which takes some milliseconds a program, runs the small ones alone."""
+    """The cases of a test; the interpreter, which takes milliseconds per program, runs only the small ones."""
     return small if INTERPRETED else small + large

@@ -1,4 +1,4 @@
-"""Sparse products and sums over rows against dense ones."""
+"""Sparse products and segment sums equal dense ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kernels.machine import CLOSE, DEVICE, cases
     ("rows", "cols", "width", "trials"),
     cases([(5, 7, 3, 2), (4, 3, 300, 1), (1, 1, 1, 1), (3, 50, 70, 2), (9, 2, 7, 3)], [(33, 50, 64, 3), (40, 9, 7, 5)]),
 )
-def test_row_sums_are_products(rows: int, cols: int, width: int, trials: int, dtype: torch.dtype) -> None:
+def test_sum_rows(rows: int, cols: int, width: int, trials: int, dtype: torch.dtype) -> None:
     rng = torch.Generator().manual_seed(rows)
     matrix = torch.randn(rows, cols, generator=rng, dtype=dtype) * (torch.rand(rows, cols, generator=rng) < 0.6)
     matrix[0], matrix[rows // 2] = 1, 0  # a full row and an empty one
@@ -31,16 +31,16 @@ def test_row_sums_are_products(rows: int, cols: int, width: int, trials: int, dt
     out = sum_rows(*parts, dense.to(DEVICE), keep.to(DEVICE), scale.to(DEVICE))
     torch.testing.assert_close(out.cpu(), masked @ dense, **CLOSE[dtype])
     order = torch.randperm(nnz, generator=rng)
-    elsewhere = torch.empty_like(keep)
-    elsewhere[:, order] = keep
-    again = sum_rows(*parts, dense.to(DEVICE), elsewhere.to(DEVICE), scale.to(DEVICE), order.to(DEVICE))
+    permuted = torch.empty_like(keep)
+    permuted[:, order] = keep
+    again = sum_rows(*parts, dense.to(DEVICE), permuted.to(DEVICE), scale.to(DEVICE), order.to(DEVICE))
     assert torch.equal(again, out)
 
 
 @pytest.mark.parametrize("dtype", CLOSE, ids=["float32", "float64"])
 @pytest.mark.parametrize("sizes", [[3, 0, 40, 1], [1], [0, 0, 2]])
 @pytest.mark.parametrize("width", [1, 7, 300])
-def test_segments(sizes: list[int], width: int, dtype: torch.dtype) -> None:
+def test_sum_segments(sizes: list[int], width: int, dtype: torch.dtype) -> None:
     values = torch.randn(sum(sizes), width, generator=torch.Generator().manual_seed(width), dtype=dtype)
     crow = torch.tensor([0, *sizes]).cumsum(0)
     expected = torch.stack([part.sum(0) for part in values.split(sizes)])

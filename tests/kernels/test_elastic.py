@@ -1,4 +1,4 @@
-"""A layer of ElasticGNN, forward and backward, against that of the CPU."""
+"""The ElasticGNN layer equals the CPU implementation, forward and backward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kernels.machine import CLOSE, DEVICE, cases
         [(20, 90, 3, 70), (2, 1, 1, 1), (33, 90, 9, 5), (20, 17, 1, 65), (20, 33, 8, 33)],
     ),
 )
-def test_elastic_layers_are_those_of_the_cpu(
+def test_elastic_layers_equal_the_cpu(
     nodes: int, edges: int, channels: int, trials: int, layers: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = torch.Generator().manual_seed(edges)
@@ -31,7 +31,7 @@ def test_elastic_layers_are_those_of_the_cpu(
     weight = torch.rand(nodes, nodes, generator=rng)
     adj = Adjacency.of(edge_index, nodes, (weight + weight.t())[i, j] / 2)
     x, grad = (3 * torch.randn(trials, nodes, channels, generator=rng, dtype=dtype) for _ in range(2))
-    # so wide that some vectors leave their balls and some do not
+    # the radii are such that some vectors leave their balls and some do not
     models = [
         elastic.ElasticGNN(2, 2, channels, num_layers=layers, lambda1=0.2 + 3 * i / trials, lambda2=i % 3)
         for i in range(trials)
@@ -44,5 +44,5 @@ def test_elastic_layers_are_those_of_the_cpu(
         out.backward(grad.to(device))
         assert leaf.grad is not None
         results.append((out.detach().cpu(), leaf.grad.cpu()))
-    for expected, found in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected, **CLOSE[dtype])
+    for expected, result in zip(*results, strict=True):
+        torch.testing.assert_close(result, expected, **CLOSE[dtype])

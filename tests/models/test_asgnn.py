@@ -1,4 +1,4 @@
-"""ASGNN is ASMP after an MLP: run deeper, looked into, and on every awkward graph."""
+"""ASGNN is an MLP followed by ASMP: outputs, number of layers, structure and gradients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def perceptron(model: ASGNN, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("graph", AWKWARD)
-def test_it_is_asmp_after_an_mlp(graph: str, scheme: str) -> None:
+def test_asgnn_is_asmp_after_an_mlp(graph: str, scheme: str) -> None:
     x, edge_index = problem(graph)
     model = model_of(scheme).eval()
     for layers in (5, 20, 0):
@@ -47,7 +47,7 @@ def test_it_is_asmp_after_an_mlp(graph: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_deeper_is_what_a_deeper_model_with_the_same_weights_gives(scheme: str) -> None:
+def test_num_layers_equals_a_deeper_model_with_the_same_weights(scheme: str) -> None:
     x, edge_index = problem("random 33")
     model, deep = model_of(scheme, 5).eval(), model_of(scheme, 20).eval()
     deep.load_state_dict(model.state_dict())
@@ -55,7 +55,7 @@ def test_deeper_is_what_a_deeper_model_with_the_same_weights_gives(scheme: str) 
     assert not torch.allclose(model(x, edge_index), deep(x, edge_index))
 
 
-def test_depth_is_seen_in_training_too() -> None:
+def test_num_layers_applies_in_training() -> None:
     x, edge_index = problem("random 33")
     model = model_of("degree")
 
@@ -75,29 +75,29 @@ def test_structure(graph: str, scheme: str, training: bool) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 7.0)
     state = torch.get_rng_state()
-    found = model.structure(x, edge_index)
+    result = model.structure(x, edge_index)
 
     assert [module.training for module in model.modules()] == [training] * len(list(model.modules()))
     assert all(bool((p.grad == 7).all()) and p.requires_grad for p in model.parameters() if p.grad is not None)
     assert torch.equal(torch.get_rng_state(), state)
-    assert not found.h.requires_grad
+    assert not result.h.requires_grad
 
     entries = edge_index.size(1) + x.size(0)
-    assert found.edge_index.shape == (2, entries)
-    assert [tuple(weight.shape) for weight in found.weights] == [(entries,)] * 6
-    assert torch.equal(found.weights[0], torch.ones(entries, dtype=F64))
-    for weight in found.weights:
+    assert result.edge_index.shape == (2, entries)
+    assert [tuple(weight.shape) for weight in result.weights] == [(entries,)] * 6
+    assert torch.equal(result.weights[0], torch.ones(entries, dtype=F64))
+    for weight in result.weights:
         assert bool(((weight >= 0) & (weight <= 1)).all())
-        if scheme == "degree":  # p has no such rule: its self-loops are weights like the others
-            assert bool((weight[found.edge_index[0] == found.edge_index[1]] == 1).all())
+        if scheme == "degree":  # the paper's objective does not fix the self-loops
+            assert bool((weight[result.edge_index[0] == result.edge_index[1]] == 1).all())
     if edge_index.numel():
-        assert not torch.equal(found.weights[-1], found.weights[0])
-    assert len(found.objective) == 1 + 2 * 5
-    torch.testing.assert_close(found.h, model.eval()(x, edge_index))
+        assert not torch.equal(result.weights[-1], result.weights[0])
+    assert len(result.objective) == 1 + 2 * 5
+    torch.testing.assert_close(result.h, model.eval()(x, edge_index))
     assert len(model.structure(x, edge_index, num_layers=9).weights) == 10
 
 
-def test_structure_puts_the_mode_back_after_an_error() -> None:
+def test_structure_restores_the_mode_after_an_error() -> None:
     x, edge_index = problem("random 33")
     model = model_of("degree").train()
     with pytest.raises(ValueError, match="layers must be a whole number from 0"):
@@ -113,7 +113,7 @@ def test_isolated_nodes_keep_their_own_features() -> None:
     torch.testing.assert_close(model(x, edge_index)[4], perceptron(model, x)[4], rtol=1e-10, atol=1e-10)
 
 
-def test_edge_weights_are_heeded_and_zero_means_no_edge() -> None:
+def test_edge_weights_of_zero_mean_no_edge() -> None:
     x, edge_index = problem("random 33")
     model = model_of("degree").eval()
     none = torch.zeros(edge_index.size(1), dtype=F64)
@@ -122,7 +122,7 @@ def test_edge_weights_are_heeded_and_zero_means_no_edge() -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_parameter_gets_a_gradient_and_the_scalars_are_named(scheme: str) -> None:
+def test_every_parameter_gets_a_gradient(scheme: str) -> None:
     x, edge_index = problem("random 33")
     model = model_of(scheme)
     model(x, edge_index, rng=Streams([0])).square().sum().backward()

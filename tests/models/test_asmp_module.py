@@ -1,4 +1,4 @@
-"""ASMP as a module: equal to the function, its scalars within their promises, and at home in a PyG model."""
+"""The ASMP module equals the function, keeps its scalars within their constraints and works in PyG models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ F64 = torch.float64
 CONSTRAINTS = ("descent", "positive", "free")
 STARTS = {
     "defaults": ASMPParams(),
-    "both steps filled in": ASMPParams(lam=0.7, gamma=1.3, mu1=0.02, mu2=0.3, eta2=None),
+    "default step sizes": ASMPParams(lam=0.7, gamma=1.3, mu1=0.02, mu2=0.3, eta2=None),
     "near the bounds": ASMPParams(lam=1.0, gamma=0.5, mu1=1e-4, mu2=0.5, eta1=0.3333, eta2=0.999),
     "tiny": ASMPParams(lam=1e-3, gamma=1e-3, mu1=1e-6, mu2=1e-6, eta1=1e-4, eta2=1e-3),
     "large": ASMPParams(lam=50.0, gamma=90.0, mu1=3.0, mu2=7.0, eta1=0.005, eta2=0.01),
@@ -33,7 +33,7 @@ def values(module: ASMP) -> dict[str, float]:
     return {name: float(getattr(module.params(), name)) for name in SCALARS}
 
 
-def given(params: ASMPParams) -> dict[str, float]:
+def resolved(params: ASMPParams) -> dict[str, float]:
     return dict(zip(SCALARS, map(float, params.resolved()), strict=True))
 
 
@@ -44,20 +44,20 @@ def problem(graph: str = "random 33", batch: tuple[int, ...] = ()) -> tuple[Tens
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
 @pytest.mark.parametrize("start", STARTS)
-def test_starts_at_the_given_values_and_returns_to_them(start: str, constraint: str) -> None:
+def test_initial_values_and_reset(start: str, constraint: str) -> None:
     module = ASMP(params=STARTS[start], constraint=constraint)
-    assert values(module) == pytest.approx(given(STARTS[start]), rel=1e-6)
+    assert values(module) == pytest.approx(resolved(STARTS[start]), rel=1e-6)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(1.0)
-    assert values(module) != pytest.approx(given(STARTS[start]), rel=1e-2)
+    assert values(module) != pytest.approx(resolved(STARTS[start]), rel=1e-2)
     module.reset_parameters()
-    assert values(module) == pytest.approx(given(STARTS[start]), rel=1e-6)
+    assert values(module) == pytest.approx(resolved(STARTS[start]), rel=1e-6)
 
 
 @functools.cache
-def shaken(constraint: str, seed: int, dtype: torch.dtype) -> ASMP:
-    """200 large Adam steps, each towards other random targets over six orders of magnitude."""
+def trained(constraint: str, seed: int, dtype: torch.dtype) -> ASMP:
+    """A module after 200 large Adam steps towards random targets over six orders of magnitude."""
     module = ASMP(constraint=constraint).to(dtype)
     optimizer = torch.optim.Adam(module.parameters(), lr=1.0)
     rng = torch.Generator().manual_seed(seed)
@@ -73,9 +73,9 @@ def shaken(constraint: str, seed: int, dtype: torch.dtype) -> ASMP:
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64], ids=["float32", "float64"])
 @pytest.mark.parametrize("constraint", ["descent", "positive"])
-def test_promise_is_kept_through_large_steps(constraint: str, dtype: torch.dtype) -> None:
+def test_constraints_hold_after_large_steps(constraint: str, dtype: torch.dtype) -> None:
     for seed in range(4):
-        value = values(shaken(constraint, seed, dtype))
+        value = values(trained(constraint, seed, dtype))
         assert all(0 < number < math.inf for number in value.values()), value
         if constraint == "descent":
             assert value["eta1"] < 1 / (1 + 2 * value["lam"])
@@ -83,10 +83,10 @@ def test_promise_is_kept_through_large_steps(constraint: str, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("graph", ["random 33", "star", "isolated node"])
-def test_objective_never_rises_with_learned_values(graph: str) -> None:
+def test_objective_never_increases_with_learned_values(graph: str) -> None:
     x, edge_index = problem(graph)
     for seed in range(3):
-        module = shaken("descent", seed, F64)
+        module = trained("descent", seed, F64)
         for scale in (0.1, 1.0, 10.0):
             out = asmp(scale * x.double(), edge_index, module.params(), layers=12, trace=True)
             totals = torch.stack([terms.total for terms in out.objective]).detach()
@@ -96,8 +96,8 @@ def test_objective_never_rises_with_learned_values(graph: str) -> None:
 
 @pytest.mark.parametrize("name", ["eta1", "eta2"])
 @pytest.mark.parametrize("raw", [-1e3, -40.0, 17.5, 40.0, 1e3])
-def test_descent_holds_however_far_a_step_is_pushed(name: str, raw: float) -> None:
-    """A sigmoid rounds to 0 and to 1; a step of 0 would learn nothing, and one at the bound breaks the promise."""
+def test_step_sizes_stay_within_strict_bounds(name: str, raw: float) -> None:
+    """A sigmoid rounds to 0 and 1, but a step size of 0 learns nothing, and descent needs one below the bound."""
     module = ASMP()
     with torch.no_grad():
         getattr(module, f"raw_{name}").fill_(raw)
@@ -122,26 +122,26 @@ VARIANTS = [(Scheme(), "descent"), (Scheme(h_steps=2), "positive"), (Scheme("pap
 
 
 @pytest.mark.parametrize(("scheme", "constraint"), VARIANTS, ids=str)
-def test_module_is_the_function(scheme: Scheme, constraint: str) -> None:
-    words = vars(scheme)
+def test_module_equals_the_function(scheme: Scheme, constraint: str) -> None:
+    options = vars(scheme)
     for graph, batch in (("random 33", ()), ("isolated node", (2,)), ("one node", (2, 3))):
         x, edge_index = problem(graph, batch)
         module = ASMP(5, scheme=scheme, constraint=constraint, params=ASMPParams(0.9, 0.8, 0.01, 0.1, 0.1, 0.4))
-        expected = asmp(x, edge_index, module.params(), layers=5, **words)
+        expected = asmp(x, edge_index, module.params(), layers=5, **options)
         torch.testing.assert_close(module(x, edge_index), expected.h)
         weight = torch.full((edge_index.size(1),), 0.5)
-        expected = asmp(x, edge_index, module.params(), layers=3, edge_weight=weight, **words)
+        expected = asmp(x, edge_index, module.params(), layers=3, edge_weight=weight, **options)
         torch.testing.assert_close(module(x, edge_index, weight, num_layers=3), expected.h)
 
 
-def test_default_constraint_goes_with_the_objective() -> None:
+def test_default_constraint_depends_on_the_objective() -> None:
     assert ASMP().constraint == "descent"
     assert ASMP(scheme=Scheme("paper")).constraint == "positive"
 
 
 @pytest.mark.parametrize("names", ["", "lam", "eta2 mu1", "gamma", "lam eta1", " ".join(SCALARS)])
 @pytest.mark.parametrize("container", [tuple, list, set])
-def test_only_what_is_named_is_learned(container: type, names: str) -> None:
+def test_only_named_scalars_are_learned(container: type, names: str) -> None:
     learn = container(names.split())
     x, edge_index = problem()
     module = ASMP(4, learn=learn)
@@ -156,14 +156,14 @@ def test_only_what_is_named_is_learned(container: type, names: str) -> None:
     optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
     optimizer.step()
     after = values(module)
-    # under "descent" a step size moves with the values that bound it
+    # under "descent" a step size changes with the scalars in its bound
     follows = {"eta1": {"lam", "eta1"}, "eta2": {"gamma", "mu2", "eta2"}}
     for name in SCALARS:
-        moves = bool(set(learn) & follows.get(name, {name}))
-        assert (after[name] != before[name]) == moves, name
+        changes = bool(set(learn) & follows.get(name, {name}))
+        assert (after[name] != before[name]) == changes, name
 
 
-def test_unlearned_module_lets_the_gradient_through_to_x() -> None:
+def test_fixed_module_passes_the_gradient_to_x() -> None:
     x, edge_index = problem()
     x.requires_grad_()
     ASMP(learn=())(x, edge_index).sum().backward()
@@ -172,14 +172,14 @@ def test_unlearned_module_lets_the_gradient_through_to_x() -> None:
 
 
 @pytest.mark.parametrize("constraint", ["positive", "descent"])
-def test_an_unlearned_zero_stays_zero(constraint: str) -> None:
+def test_a_fixed_zero_stays_zero(constraint: str) -> None:
     module = ASMP(params=ASMPParams(mu1=0.0), learn=("lam",), constraint=constraint)
     assert values(module)["mu1"] == 0
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
-def test_saved_and_loaded(constraint: str, tmp_path: Path) -> None:
-    learned = shaken(constraint, 1, torch.float32) if constraint != "free" else ASMP(constraint="free")
+def test_save_and_load(constraint: str, tmp_path: Path) -> None:
+    learned = trained(constraint, 1, torch.float32) if constraint != "free" else ASMP(constraint="free")
     torch.save(learned.state_dict(), tmp_path / "asmp.pt")
     fresh = ASMP(params=ASMPParams(0.1, 0.1, 0.1, 0.1, 0.1, 0.1), constraint=constraint)
     fresh.load_state_dict(torch.load(tmp_path / "asmp.pt", weights_only=True))
@@ -189,7 +189,7 @@ def test_saved_and_loaded(constraint: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
-def test_double_and_back(constraint: str) -> None:
+def test_conversion_to_double_and_back(constraint: str) -> None:
     x, edge_index = problem()
     module = ASMP(constraint=constraint)
     out, before = module(x, edge_index), values(module)
@@ -202,7 +202,7 @@ def test_double_and_back(constraint: str) -> None:
     assert values(module) == pytest.approx(before, rel=1e-6)
 
 
-def test_drops_into_a_pyg_model() -> None:
+def test_works_in_a_pyg_model() -> None:
     x, edge_index = problem()
     y = torch.arange(x.size(0)) % 3
     model = Sequential(
@@ -224,14 +224,17 @@ def test_drops_into_a_pyg_model() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
-    unmoved = {name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])}
-    assert not unmoved
+    unchanged = {name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])}
+    assert not unchanged
 
 
 NAN, INF = torch.tensor(torch.nan), torch.tensor(torch.inf)
 BAD = {
-    "unknown scalar": ("there is no mu3", {"learn": ("lam", "mu3")}),
-    "a string for names": ("The scalars are lam, gamma, mu1, mu2, eta1, eta2", {"learn": "lam"}),
+    "unknown scalar": (
+        "unknown names: mu3; the scalars are lam, gamma, mu1, mu2, eta1, eta2",
+        {"learn": ("lam", "mu3")},
+    ),
+    "a string for names": ("unknown names: a, l, m;", {"learn": "lam"}),
     "unknown constraint": ("constraint must be one of descent, positive, free", {"constraint": "none"}),
     "unknown backend": ("backend must be one of", {"backend": "tpu"}),
     "negative depth": ("num_layers must be a whole number from 0 to .*; it is -1", {"num_layers": -1}),
@@ -240,10 +243,10 @@ BAD = {
     "negative λ, positive": ("lam starts at -0.5", {"params": ASMPParams(lam=-0.5), "constraint": "positive"}),
     "μ₁ = 0 learned": ("mu1 starts at 0,", {"params": ASMPParams(mu1=0.0)}),
     "η₁ at its bound": (
-        r"eta1 starts at 0\.5, and descent needs it above 0 and below 0\.3333",
+        r"eta1 starts at 0\.5, but descent needs it above 0 and below 0\.3333",
         {"params": ASMPParams(lam=1.0, eta1=0.5)},
     ),
-    "η₂ over its bound": ("eta2 starts at 5, and descent", {"params": ASMPParams(eta2=5.0)}),
+    "η₂ over its bound": ("eta2 starts at 5, but descent", {"params": ASMPParams(eta2=5.0)}),
     "λ = −1 without η₁": ("lam is -1", {"params": ASMPParams(lam=-1.0), "constraint": "free"}),
     "γ + μ₂ = 0 without η₂": (
         r"gamma \+ mu2 is 0",
@@ -256,12 +259,15 @@ BAD = {
     "NaN, free": ("lam starts at nan", {"params": ASMPParams(lam=NAN, eta1=0.1), "constraint": "free"}),
     "NaN, positive": ("mu1 starts at nan", {"params": ASMPParams(mu1=NAN), "constraint": "positive"}),
     "infinite": ("mu1 starts at inf", {"params": ASMPParams(mu1=INF), "constraint": "positive"}),
-    "several values": ("lam has 2 values, and a module starts from one", {"params": ASMPParams(lam=torch.ones(2))}),
+    "several values": (
+        "lam has 2 values, but a module needs a single number",
+        {"params": ASMPParams(lam=torch.ones(2))},
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_settings_get_a_sentence(case: str) -> None:
+def test_invalid_settings_raise(case: str) -> None:
     message, settings = BAD[case]
     with pytest.raises(ConfigError, match=message) as caught:
         ASMP(**settings)  # type: ignore[arg-type]

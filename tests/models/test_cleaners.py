@@ -1,4 +1,4 @@
-"""GCN-Jaccard, GCN-SVD and purify against the dense matrices they never make."""
+"""GCN-Jaccard, GCN-SVD and purify against dense references."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 def words(n: int, binary: bool, share: float = 0.3) -> Tensor:
     rng = torch.Generator().manual_seed(2)
     x = (torch.rand(n, 12, generator=rng) < share).to(F64)
-    x[:, 0] = 1  # one word that all share, so that none of the graphs is refused
+    x[:, 0] = 1  # a word that all nodes share, so that no graph raises an error
     x[0] = 0  # a node without words
     return x if binary else x * torch.randn(n, 12, generator=rng, dtype=F64)
 
@@ -47,18 +47,18 @@ def weights_of(edge_index: Tensor, symmetric: bool) -> Tensor:
     return ((matrix + matrix.t()) / 2 if symmetric else matrix)[edge_index[0], edge_index[1]]
 
 
-# --- likeness ------------------------------------------------------------------------------------------------------
+# --- similarity ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("name", AWKWARD)
-def test_similarity_is_that_of_the_dense_rows(name: str, binary: bool, sparse: bool) -> None:
+def test_similarity_equals_that_of_the_dense_rows(name: str, binary: bool, sparse: bool) -> None:
     n, edge_index = AWKWARD[name]
     x = words(max(n, 3), binary)[:n] if n > 2 else torch.ones(n, 12, dtype=F64)
     adj = Adjacency.of(edge_index, n)
-    found = edge_similarity(Features.of(x.to_sparse_csr() if sparse else x), adj)
-    for (i, j), value in zip(adj.edge_index.t().tolist(), found.tolist(), strict=True):
+    similarity = edge_similarity(Features.of(x.to_sparse_csr() if sparse else x), adj)
+    for (i, j), value in zip(adj.edge_index.t().tolist(), similarity.tolist(), strict=True):
         a, b = x[i], x[j]
         if bool(((x == 0) | (x == 1)).all()):
             either = float(((a + b) > 0).sum())
@@ -66,18 +66,18 @@ def test_similarity_is_that_of_the_dense_rows(name: str, binary: bool, sparse: b
         else:
             expected = float(torch.cosine_similarity(a, b, dim=0))
         assert value == pytest.approx(expected, abs=1e-12)
-    assert torch.equal(found, found[adj.reverse])
+    assert torch.equal(similarity, similarity[adj.reverse])
 
 
 @pytest.mark.parametrize("x", [torch.eye(33), torch.zeros(33, 4)], ids=["identity", "none"])
-def test_features_that_no_two_nodes_share_get_a_sentence(x: Tensor) -> None:
+def test_features_that_no_two_nodes_share_raise(x: Tensor) -> None:
     _, edge_index = AWKWARD["random 33"]
     with pytest.raises(GraphError, match=r"No two nodes share a feature.*structure only\.$"):
         GCNJaccard(x.size(1), 4, 3)(x, edge_index)
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_jaccard_is_gcn_on_the_edges_left(binary: bool) -> None:
+def test_jaccard_is_gcn_on_the_remaining_edges(binary: bool) -> None:
     n, edge_index = AWKWARD["random 33"]
     x, weight = words(n, binary), weights_of(edge_index, symmetric=True)
     model = GCNJaccard(12, 4, 3, threshold=0.2).to(F64).eval()
@@ -92,7 +92,7 @@ def test_jaccard_is_gcn_on_the_edges_left(binary: bool) -> None:
     torch.testing.assert_close(model(x, edge_index, weight), expected, **CLOSE)
 
 
-def test_a_threshold_of_none_is_gcn() -> None:
+def test_jaccard_with_threshold_zero_is_gcn() -> None:
     n, edge_index = AWKWARD["random 33"]
     model, plain = GCNJaccard(12, 4, 3, threshold=0.0).to(F64).eval(), GCN(12, 4, 3).to(F64).eval()
     plain.load_state_dict(model.state_dict())
@@ -111,17 +111,17 @@ def test_low_rank_is_the_truncated_svd(name: str, rank: int, symmetric: bool) ->
     assert adj.symmetric == (symmetric or not edge_index.numel())
     a = dense_adjacency(adj).numpy()
     u, s, vt = np.linalg.svd(a)
-    found = low_rank(adj, rank)
-    product = (found.left @ found.right.t()).numpy()
-    # The remainder is what tells the best approximation: where two singular values are equal it is not unique.
+    factors = low_rank(adj, rank)
+    product = (factors.left @ factors.right.t()).numpy()
+    # compare the error first, because the best approximation is not unique if two singular values are equal
     assert np.linalg.norm(a - product) == pytest.approx(np.sqrt((s[rank:] ** 2).sum()), abs=1e-7)
     if rank >= n or s[rank - 1] - s[rank] > 1e-6:
         np.testing.assert_allclose(product, (u[:, :rank] * s[:rank]) @ vt[:rank], atol=1e-8)
-    np.testing.assert_allclose(found.row_sums, product.sum(1), atol=1e-9)
-    np.testing.assert_allclose(found.entries(adj), product[adj.row, adj.col], atol=1e-12)
+    np.testing.assert_allclose(factors.row_sums, product.sum(1), atol=1e-9)
+    np.testing.assert_allclose(factors.entries(adj), product[adj.row, adj.col], atol=1e-12)
 
 
-def test_low_rank_is_the_same_every_time() -> None:
+def test_low_rank_is_deterministic() -> None:
     n, edge_index = AWKWARD["random 33"]
     first, again = (low_rank(Adjacency.of(edge_index, n), 5) for _ in range(2))
     assert torch.equal(first.left, again.left)
@@ -130,7 +130,7 @@ def test_low_rank_is_the_same_every_time() -> None:
 
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("name", ["one node", "no edges", "isolated node", "random 33"])
-def test_svd_is_gcn_on_the_dense_reconstruction(name: str, weighted: bool) -> None:
+def test_svd_equals_a_dense_gcn(name: str, weighted: bool) -> None:
     n, edge_index = AWKWARD[name]
     x = words(max(n, 3), False)[:n]
     weight = weights_of(edge_index, symmetric=True) if weighted else None
@@ -155,7 +155,7 @@ def test_svd_of_full_rank_is_gcn() -> None:
     torch.testing.assert_close(model(x, edge_index), plain(x, edge_index), **CLOSE)
 
 
-def test_a_row_that_sums_to_nothing_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_positive_row_sum_keeps_its_features(monkeypatch: pytest.MonkeyPatch) -> None:
     from asgnn.graphs.low_rank import LowRank
 
     left = torch.tensor([[-2.0], [0.5], [0.25]], dtype=F64)
@@ -170,10 +170,10 @@ def test_a_row_that_sums_to_nothing_keeps_its_own(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(out[0, 1:], part @ h[0, 1:])
 
 
-# --- once a graph ---------------------------------------------------------------------------------------------------
+# --- caching --------------------------------------------------------------------------------------------------------
 
 
-def test_cleaning_runs_once_for_all_epochs_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purification_runs_once_for_all_epochs_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr("asgnn.models.gcn_svd.low_rank", lambda *args: (calls.append(args), low_rank(*args))[1])
     monkeypatch.setattr(
@@ -186,7 +186,7 @@ def test_cleaning_runs_once_for_all_epochs_and_batches(monkeypatch: pytest.Monke
         calls.clear()
 
 
-def test_what_is_kept_goes_with_the_graph() -> None:
+def test_cache_entries_die_with_the_graph() -> None:
     class Result:
         alive = 0
 
@@ -201,7 +201,7 @@ def test_what_is_kept_goes_with_the_graph() -> None:
         return Result()
 
     n, edge_index = AWKWARD["random 33"]
-    edge_index = edge_index.clone()  # as long as this lives, so does its adjacency
+    edge_index = edge_index.clone()  # its adjacency lives as long as this tensor
     adj, features, other = Adjacency.of(edge_index, n), Features.of(torch.eye(n)), Features.of(torch.eye(n))
     assert make(features, adj, 1) is make(features, adj, 1)
     assert len({make(features, adj, 1), make(features, adj, 2), make(other, adj, 1)}) == 3
@@ -214,7 +214,7 @@ def test_what_is_kept_goes_with_the_graph() -> None:
 
 
 @pytest.mark.parametrize("kind", [GCNJaccard, GCNSVD])
-def test_a_model_that_has_cleaned_can_be_copied_and_pickled(kind: type[GCN]) -> None:
+def test_models_can_be_copied_and_pickled_after_use(kind: type[GCN]) -> None:
     data = graph()
     model = kind(WORDS, 4, CLASSES).to(F64).eval()
     out = model(data.x, data.edge_index)
@@ -226,7 +226,7 @@ def test_a_model_that_has_cleaned_can_be_copied_and_pickled(kind: type[GCN]) -> 
 
 
 def shuffled() -> Data:
-    """The edges in no order, and an attribute of each."""
+    """The graph with shuffled edges and an edge attribute."""
     data = graph()
     order = torch.randperm(data.num_edges, generator=torch.Generator().manual_seed(0))
     data.edge_index = data.edge_index[:, order]
@@ -263,30 +263,30 @@ def test_purified_graph(how: str) -> None:
     assert all(torch.equal(data[key], before[key]) for key in before.keys())  # noqa: SIM118, a Data is no dict
     default = purify(data, how, **settings)
     assert ("edge_weight" in default) == (how == "svd")
-    GCN(WORDS, 4, CLASSES).to(F64)(default.x, default.edge_index, default.get("edge_weight"))  # weights are legal
+    GCN(WORDS, 4, CLASSES).to(F64)(default.x, default.edge_index, default.get("edge_weight"))  # the weights are valid
     assert GCNConv(WORDS, CLASSES).to(F64)(out.x, out.edge_index).shape == (data.num_nodes, CLASSES)
 
 
-def test_scores_of_purify_are_the_cleaners_own() -> None:
+def test_scores_equal_dense_references() -> None:
     data = shuffled()
     row, col = data.edge_index
     x = data.x
     both, either = (x[row] * x[col]).sum(1), ((x[row] + x[col]) > 0).sum(1)
-    likeness = purify(data, "jaccard", threshold=0, weighted=True).edge_weight
-    torch.testing.assert_close(likeness, torch.where(either > 0, both / either, 0.0))
+    jaccard = purify(data, "jaccard", threshold=0, weighted=True).edge_weight
+    torch.testing.assert_close(jaccard, torch.where(either > 0, both / either, 0.0))
     values, vectors = torch.linalg.eigh(dense_adjacency(Adjacency.of(data.edge_index, len(x))))
     kept = values.abs().argsort(descending=True)[:5]
     dense = (vectors[:, kept] * values[kept]) @ vectors[:, kept].t()
-    found = purify(data, "svd", threshold=0, rank=5).edge_weight
-    torch.testing.assert_close(found, dense[row, col].clamp(0, 1), **CLOSE)
+    svd = purify(data, "svd", threshold=0, rank=5).edge_weight
+    torch.testing.assert_close(svd, dense[row, col].clamp(0, 1), **CLOSE)
     model = trained()
     seen = model.structure(x, data.edge_index)
     dense[seen.edge_index[0], seen.edge_index[1]] = seen.weights[-1]
-    found = purify(data, "asgnn", threshold=0, weighted=True, model=model).edge_weight
-    torch.testing.assert_close(found, dense[row, col], **CLOSE)
+    learned = purify(data, "asgnn", threshold=0, weighted=True, model=model).edge_weight
+    torch.testing.assert_close(learned, dense[row, col], **CLOSE)
 
 
-def test_given_weights_stay_where_scores_are_not_asked_for() -> None:
+def test_edge_weights_are_kept_unless_weighted() -> None:
     data = shuffled()
     data.edge_weight = data.edge_attr / data.edge_attr.max()
     out = purify(data, "jaccard", threshold=0.1)
@@ -295,17 +295,17 @@ def test_given_weights_stay_where_scores_are_not_asked_for() -> None:
 
 
 BAD = {
-    "cleaner": ("how must be one of jaccard, svd, asgnn", lambda: purify(graph(), "pca")),  # type: ignore[arg-type]
+    "method": ("how must be one of jaccard, svd, asgnn", lambda: purify(graph(), "pca")),  # type: ignore[arg-type]
     "no model": ("needs a trained model", lambda: purify(graph(), "asgnn")),
-    "a model too many": ("no other cleaner takes one", lambda: purify(graph(), "svd", model=trained())),
+    "unexpected model": ("no other method takes one", lambda: purify(graph(), "svd", model=trained())),
     "threshold": (r"threshold must be a number in \[0, 1\]; it is 2", lambda: purify(graph(), "svd", threshold=2)),
     "rank": ("rank must be a whole number from 1 to .*; it is 0", lambda: purify(graph(), "svd", rank=0)),
-    "a stack": ("Only a single ASGNN", lambda: purify(graph(), "asgnn", model=stack([trained()]))),  # type: ignore[arg-type]
+    "a stack": ("needs a single ASGNN", lambda: purify(graph(), "asgnn", model=stack([trained()]))),  # type: ignore[arg-type]
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_settings_of_purify_get_a_sentence(case: str) -> None:
+def test_invalid_settings_of_purify_raise(case: str) -> None:
     message, call = BAD[case]
     with pytest.raises(ConfigError, match=message):
         call()

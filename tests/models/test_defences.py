@@ -1,4 +1,4 @@
-"""The robust models against dense references written plainly, and the identities that tie them to others."""
+"""The robust models equal dense references, and special cases equal other models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPREAD = 3.0
 
 
 def problem(graph: str, weighted: bool = False) -> tuple[Tensor, Adjacency, Tensor]:
-    """Features (T, N, C), the graph, and its dense matrix with loops."""
+    """Features (T, N, C), the adjacency, and its dense matrix with self-loops."""
     n, edge_index = AWKWARD[graph]
     rng = torch.Generator().manual_seed(2)
     x = SPREAD * torch.randn(2, n, 4, generator=rng, dtype=F64)
@@ -150,8 +150,8 @@ def test_gradients(name: str, graph: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_gradients_where_all_features_are_alike(name: str) -> None:
-    """Every length and distance is 0 there, and a root of 0 must not turn the gradient into NaN."""
+def test_gradients_with_equal_features(name: str) -> None:
+    """Norms and distances are 0, and the square root of 0 must not make the gradient NaN."""
     x, adj, _ = problem("random 33")
     same = torch.zeros_like(x).requires_grad_()
     step_of(REFERENCES[name][0](), same, adj).sum().backward()
@@ -159,8 +159,8 @@ def test_gradients_where_all_features_are_alike(name: str) -> None:
     assert same.grad.isfinite().all()
 
 
-def test_weights_of_rung_are_held_fixed_in_the_gradient() -> None:
-    """After one layer, the derivative is that of the linear map with W as it stands."""
+def test_training_gradient_of_rung_treats_weights_as_constant() -> None:
+    """The derivative of one layer is that of the linear map with constant W."""
     x, adj, dense = problem("random 33")
     model = RUNG(5, 4, 4, num_layers=1, gamma=2.0)
     x = x[:1].requires_grad_()
@@ -175,7 +175,7 @@ def test_weights_of_rung_are_held_fixed_in_the_gradient() -> None:
 
 
 class TestObjectives:
-    def test_elastic_falls(self) -> None:
+    def test_elastic_decreases(self) -> None:
         x, adj, dense = problem("random 33")
         delta, laplacian = incidence(dense), torch.eye(33, dtype=F64) - sym(dense)
         torch.testing.assert_close(delta.t() @ delta, laplacian, **CLOSE)
@@ -188,9 +188,9 @@ class TestObjectives:
 
             values = [value(layers) for layers in (0, 1, 2, 5, 10, 100)]
             assert values == sorted(values, reverse=True)
-            assert value(100) == pytest.approx(value(400), rel=1e-6)  # it has arrived
+            assert value(100) == pytest.approx(value(400), rel=1e-6)  # converged
 
-    def test_air_falls(self) -> None:
+    def test_air_decreases(self) -> None:
         x, adj, dense = problem("random 33")
         laplacian = torch.eye(33, dtype=F64) - sym(dense)
 
@@ -202,7 +202,7 @@ class TestObjectives:
         assert values == sorted(values, reverse=True)
 
     @pytest.mark.parametrize("gamma", [1.5, math.inf])
-    def test_rung_falls(self, gamma: float) -> None:
+    def test_rung_decreases(self, gamma: float) -> None:
         x, adj, dense = problem("random 33")
         root = dense.sum(1, keepdim=True).sqrt()
         i, j = dense.triu(1).nonzero().t()
@@ -233,8 +233,8 @@ class TestIdentities:
         x, adj, _ = problem("random 33")
         assert torch.equal(AirGNN(5, 4, 4, num_layers=5, lam=0.999).propagate(x, adj), x)
 
-    def test_rung_where_features_hardly_differ_is_appnp(self) -> None:
-        """There W is one number c on all edges, and the fixed point is APPNP's with λ/c in place of λ."""
+    def test_rung_with_nearly_equal_features_is_appnp(self) -> None:
+        """W is then a constant c on all edges, and the fixed point is that of APPNP with λ/c in place of λ."""
         x, adj, _ = problem("random 33")
         x = 1e-7 * x
         model = RUNG(5, 4, 4, num_layers=400, gamma=2.0)
@@ -249,14 +249,14 @@ class TestIdentities:
         x, adj, _ = problem("random 33")
         torch.testing.assert_close(RUNG(5, 4, 4, num_layers=5, gamma=0.11).propagate(1e3 * x, adj), 1e3 * x, **CLOSE)
 
-    def test_a_hot_soft_median_is_gcn(self) -> None:
+    def test_soft_median_at_high_temperature_is_gcn(self) -> None:
         n, edge_index = AWKWARD["random 33"]
         z = torch.randn(n, 9, generator=torch.Generator().manual_seed(0), dtype=F64)
         hot, gcn = SoftMedianGCN(9, 6, 3, temperature=1e12).to(F64).eval(), GCN(9, 6, 3).to(F64).eval()
         gcn.load_state_dict(hot.state_dict())
         torch.testing.assert_close(hot(z, edge_index), gcn(z, edge_index), **CLOSE)
 
-    def test_the_median_does_not_move_with_one_outlier(self) -> None:
+    def test_median_ignores_one_outlier(self) -> None:
         x, adj, _ = problem("complete")
         h = x.permute(1, 2, 0)
         before = take(h, lower_median(h, adj), adj)[:6]
@@ -264,7 +264,7 @@ class TestIdentities:
         high.scatter_(0, h.argmax(0, keepdim=True), 1e9)
         assert torch.equal(take(high, lower_median(high, adj), adj)[:6], before)
 
-    def test_both_ways_to_take_the_median_agree(self) -> None:
+    def test_gpu_and_cpu_formulas_of_take_agree(self) -> None:
         x, adj, _ = problem("random 33")
         h = x.permute(1, 2, 0).contiguous()
         node = lower_median(h, adj)
@@ -304,8 +304,8 @@ class TestGuard:
         expected = layer(h @ model.second.weight, mixed, second > 0) + model.second.bias
         torch.testing.assert_close(model(z, edge_index), expected, **CLOSE)
 
-    def test_unlike_ends_lose_their_edge(self) -> None:
-        """Two cliques with disjoint words and one edge between them: what is on one side is not seen on the other."""
+    def test_edges_between_dissimilar_nodes_are_dropped(self) -> None:
+        """With two cliques of disjoint words and one edge between them, neither side sees the other."""
         edge_index = torch.tensor([[0, 1, 0, 2, 1, 2, 3, 4, 2, 3], [1, 0, 2, 0, 2, 1, 4, 3, 3, 2]])
         z = torch.zeros(5, 8, dtype=F64)
         z[:3, :4] = torch.rand(3, 4, dtype=F64) + 0.5
@@ -317,7 +317,7 @@ class TestGuard:
         assert torch.equal(before[:3], after[:3])
         assert not torch.allclose(before[3:], after[3:])
 
-    def test_memory_learns(self) -> None:
+    def test_memory_gets_a_gradient(self) -> None:
         n, edge_index = AWKWARD["random 33"]
         z = torch.rand(n, 9, generator=torch.Generator().manual_seed(0), dtype=F64)
         model = GNNGuard(9, 5, 3).to(F64)
@@ -325,36 +325,39 @@ class TestGuard:
         assert list(model.scalars()) == [model.raw_memory]
         assert float(model.raw_memory.grad.abs()) > 0
 
-    def test_cosines_are_kept_with_the_graph(self) -> None:
+    def test_cosines_are_cached(self) -> None:
         _, adj, _ = problem("random 33")
         features = Features.of(torch.rand(33, 7, dtype=F64))
         assert cosines(features, adj) is cosines(features, adj)
         assert (cosines(Features.of(torch.zeros(33, 7, dtype=F64)), adj) == 0).all()
 
 
-def test_elastic_wants_symmetric_weights() -> None:
+def test_elastic_needs_symmetric_weights() -> None:
     edge_index, weight = torch.tensor([[0, 1], [1, 0]]), torch.tensor([0.5, 1.0])
-    with pytest.raises(GraphError, match="two weights of an edge must be equal"):
+    with pytest.raises(GraphError, match="ElasticGNN needs symmetric edge weights"):
         ElasticGNN(3, 4, 2)(torch.rand(2, 3), edge_index, weight)
 
 
 BAD = {
-    "lambda1": ("0 or more and finite; they are -1 and 3", lambda: ElasticGNN(3, 3, 3, lambda1=-1)),
-    "lambda2": ("finite; they are 9.0 and nan", lambda: ElasticGNN(3, 3, 3, lambda2=math.nan)),
-    "norm": ("norm must be l21 or l1; it is 'l2'", lambda: ElasticGNN(3, 3, 3, norm="l2")),  # type: ignore[arg-type]
+    "lambda1": (r"lambda1 must be a number in \[0, inf\); it is -1", lambda: ElasticGNN(3, 3, 3, lambda1=-1)),
+    "lambda2": (r"lambda2 must be a number in \[0, inf\); it is nan", lambda: ElasticGNN(3, 3, 3, lambda2=math.nan)),
+    "norm": ("norm must be one of l21, l1; it is 'l2'", lambda: ElasticGNN(3, 3, 3, norm="l2")),  # type: ignore[arg-type]
     "depth of Elastic": ("num_layers must be .* from 0 to .*; it is -1", lambda: ElasticGNN(3, 3, 3, num_layers=-1)),
     "depth of Air": ("num_layers must be .* from 0 to .*; it is -1", lambda: AirGNN(3, 3, 3, num_layers=-1)),
     "depth of RUNG": ("num_layers must be .* from 0 to .*; it is -1", lambda: RUNG(3, 3, 3, num_layers=-1)),
-    "lam": (r"lie in \[0, 1\); it is 1", lambda: AirGNN(3, 3, 3, lam=1.0)),
-    "gamma": ("gamma must be above 0; it is 0", lambda: RUNG(3, 3, 3, gamma=0)),
-    "lam_hat": (r"lie in \(0, 1\); it is 1", lambda: RUNG(3, 3, 3, lam_hat=1)),
-    "temperature": ("temperature must be above 0; it is nan", lambda: SoftMedianGCN(3, 3, 3, temperature=math.nan)),
-    "threshold": ("between 0 and 1; it is 2", lambda: GNNGuard(3, 3, 3, threshold=2)),
+    "lam": (r"lam must be a number in \[0, 1\); it is 1", lambda: AirGNN(3, 3, 3, lam=1.0)),
+    "gamma": (r"gamma must be a number in \(0, inf\]; it is 0", lambda: RUNG(3, 3, 3, gamma=0)),
+    "lam_hat": (r"lam_hat must be a number in \(0, 1\); it is 1", lambda: RUNG(3, 3, 3, lam_hat=1)),
+    "temperature": (
+        r"temperature must be a number in \(0, inf\]; it is nan",
+        lambda: SoftMedianGCN(3, 3, 3, temperature=math.nan),
+    ),
+    "threshold": (r"threshold must be a number in \[0, 1\]; it is 2", lambda: GNNGuard(3, 3, 3, threshold=2)),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_settings_get_a_sentence(case: str) -> None:
+def test_invalid_settings_raise(case: str) -> None:
     message, build = BAD[case]
     with pytest.raises(ConfigError, match=message) as caught:
         build()

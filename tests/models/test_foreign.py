@@ -1,4 +1,4 @@
-"""Modules from elsewhere are models like any other: in a batch of trainings, in recipes, with weights of edges."""
+"""Modules of other packages train like the models of this library: in batches, by recipe, with edge weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = TrainConfig(epochs=20, lr=0.05)
 
 
 class Tied(nn.Module):
-    """Two layers that share one matrix, and a norm with running means."""
+    """Two layers that share one weight matrix, and a batch norm with running statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,17 +58,17 @@ def build(name: str, seed: int = 0) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", ["pyg sage", "lazy"])
-def test_trains_as_by_hand(name: str) -> None:
-    """Without dropout nothing is random: torch's Adam on torch's cross-entropy, written out."""
+def test_training_equals_torch_adam(name: str) -> None:
+    """Without dropout, training equals torch's Adam on torch's cross-entropy."""
     data = graph(torch.float32)
     ours, peer = build(name), build(name)
     with torch.random.fork_rng():
-        torch.manual_seed(1)  # from which a lazy module draws its start
-        one = fit(ours, data, CONFIG, split=SPLIT)
+        torch.manual_seed(1)  # lazy modules draw their weights at the first call
+        result = fit(ours, data, CONFIG, split=SPLIT)
         torch.manual_seed(1)
         peer(data.x, data.edge_index)
     optimizer = torch.optim.Adam(peer.parameters(), lr=CONFIG.lr, weight_decay=CONFIG.weight_decay)
-    for expected in one.history.train_loss.tolist():
+    for expected in result.history.train_loss.tolist():
         optimizer.zero_grad()
         loss = F.cross_entropy(peer(data.x, data.edge_index)[SPLIT.train], data.y[SPLIT.train])
         loss.backward()
@@ -77,33 +77,33 @@ def test_trains_as_by_hand(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_keeps_the_best_epoch_with_its_buffers(name: str) -> None:
+def test_best_epoch_is_kept_with_its_buffers(name: str) -> None:
     data = graph(torch.float32)
     module = build(name)
-    one = fit(module, data, CONFIG, split=SPLIT)
-    assert one.model is module
-    assert accuracy(module, data, SPLIT.val) == pytest.approx(one.val_accuracy, abs=1e-6)
-    torch.testing.assert_close(one.logits[0], module(data.x, data.edge_index).detach(), rtol=1e-4, atol=1e-5)
+    result = fit(module, data, CONFIG, split=SPLIT)
+    assert result.model is module
+    assert accuracy(module, data, SPLIT.val) == pytest.approx(result.val_accuracy, abs=1e-6)
+    torch.testing.assert_close(result.logits[0], module(data.x, data.edge_index).detach(), rtol=1e-4, atol=1e-5)
     if isinstance(module, Tied):
         assert module.second.weight is module.first.weight
-        assert int(module.norm.num_batches_tracked) == one.best_epoch
+        assert int(module.norm.num_batches_tracked) == result.best_epoch
 
 
-def test_in_a_batch_of_trainings_with_other_models() -> None:
-    """Each module gets what it gets alone; models of the library still share their batch."""
+def test_foreign_trials_among_other_trials() -> None:
+    """Each module gets the same result as alone; models of the library still share a batch."""
     data = graph(torch.float32)
     names = ["pyg gcn", "pyg sage", "pyg gcn"]
     foreign = [Trial(build(name, i), TrainConfig(15, lr=0.05, seed=i), SPLIT) for i, name in enumerate(names)]
     ours = [trial("gcn", i, torch.float32) for i in range(2)]
     fits = fit_many([foreign[0], ours[0], foreign[1], ours[1], foreign[2]], data)
-    assert [one.batch for one in fits] == [1, 2, 1, 2, 1]
-    for i, one in enumerate(fits[::2]):
+    assert [result.batch for result in fits] == [1, 2, 1, 2, 1]
+    for i, result in enumerate(fits[::2]):
         alone = fit(build(names[i], i), data, TrainConfig(15, lr=0.05, seed=i), split=SPLIT)
-        assert torch.equal(one.history.val_loss, alone.history.val_loss)
+        assert torch.equal(result.history.val_loss, alone.history.val_loss)
 
 
-def test_weights_of_edges_reach_a_module_that_takes_them() -> None:
-    """Weight 0 on every edge is a graph without edges; all 1 is no weight at all."""
+def test_edge_weights_are_passed_to_a_module_that_takes_them() -> None:
+    """Weights of 0 equal a graph without edges."""
     weighted, empty, plain = (graph(torch.float32) for _ in range(3))
     weighted.edge_weight = torch.zeros(weighted.num_edges)
     empty.edge_index = torch.empty(2, 0, dtype=torch.int64)
@@ -113,30 +113,32 @@ def test_weights_of_edges_reach_a_module_that_takes_them() -> None:
     assert not torch.equal(predict(ours.model, weighted), predict(ours.model, plain))
 
 
-def test_weights_of_edges_are_refused_by_a_module_without_them() -> None:
+def test_edge_weights_raise_for_a_module_that_takes_none() -> None:
     data = graph(torch.float32)
     module = build("pyg sage")
     data.edge_weight = torch.ones(data.num_edges)
     fit(module, data, CONFIG, split=SPLIT)
     data.edge_weight[0] = 0.5
     for call in (lambda: fit(module, data, CONFIG, split=SPLIT), lambda: predict(module, data)):
-        with pytest.raises(GraphError, match="The forward of GraphSAGE takes no edge_weight, and the graph has one"):
+        with pytest.raises(
+            GraphError, match=r"GraphSAGE\.forward takes no edge_weight, but the graph has edge weights"
+        ):
             call()
 
 
-def test_several_threads_give_what_one_gives() -> None:
+def test_threads_do_not_change_results() -> None:
     data = graph(torch.float32)
 
     def trials() -> list[Trial]:
-        """Built in one thread: a module from elsewhere starts from torch's global generator."""
+        """Built in one thread, because foreign modules draw their weights from torch's global generator."""
         ours = [trial("asgnn", i, torch.float32) for i in range(4)]
         return ours + [Trial(build("pyg gcn", i), TrainConfig(12, seed=i), SPLIT) for i in range(4)]
 
-    def run(one: Trial) -> Tensor:
-        return fit(one.model, data, one.config, split=one.split).history.train_loss
+    def run(spec: Trial) -> Tensor:
+        return fit(spec.model, data, spec.config, split=spec.split).history.train_loss
 
     threads = torch.get_num_threads()
-    one_by_one = [run(one) for one in trials()]
+    one_by_one = [run(spec) for spec in trials()]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(run, trials()))
     assert all(torch.equal(a, b) for a, b in zip(one_by_one, together, strict=True))
@@ -144,46 +146,46 @@ def test_several_threads_give_what_one_gives() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"hidden_channels": 8, "num_layers": 2}, {"hidden_channels": 4, "num_layers": 3}])
-def test_a_recipe_by_the_name_of_a_class(settings: dict[str, int]) -> None:
+def test_recipe_from_a_class_name(settings: dict[str, int]) -> None:
     data = graph(torch.float32)
     state = torch.get_rng_state()
-    made = [
+    trials = [
         recipe("torch_geometric.nn:GCN", **settings, lr=0.1, epochs=4).trial(data, SPLIT, seed) for seed in (3, 3, 4)
     ]
     assert torch.equal(torch.get_rng_state(), state)
-    assert {type(one.model) for one in made} == {pyg.GCN}
-    assert made[0].config == TrainConfig(4, lr=0.1, seed=3)
-    first, again, other = ([p.detach() for p in one.model.parameters()] for one in made)
+    assert {type(spec.model) for spec in trials} == {pyg.GCN}
+    assert trials[0].config == TrainConfig(4, lr=0.1, seed=3)
+    first, again, other = ([p.detach() for p in spec.model.parameters()] for spec in trials)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[-1], other[-1])
-    assert all(one.batch == 1 for one in fit_many(made, data))
+    assert all(result.batch == 1 for result in fit_many(trials, data))
 
 
 BAD = {
-    "missing setting": ("GCN cannot be made with these settings: .*hidden_channels", {}),
-    "wrong kind": ("setting hidden_channels must be a whole number", {"hidden_channels": "many", "num_layers": 2}),
-    "the graph's": ("GCN has no setting in_channels", {"hidden_channels": 3, "num_layers": 2, "in_channels": 3}),
+    "missing setting": ("GCN cannot be built with these settings: .*hidden_channels", {}),
+    "wrong type": ("setting hidden_channels must be a whole number", {"hidden_channels": "many", "num_layers": 2}),
+    "set by the graph": ("GCN has no setting in_channels", {"hidden_channels": 3, "num_layers": 2, "in_channels": 3}),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_settings_of_a_class_get_a_sentence(case: str) -> None:
+def test_invalid_settings_of_a_class_raise(case: str) -> None:
     message, settings = BAD[case]
     with pytest.raises(ConfigError, match=message):
         recipe("torch_geometric.nn:GCN", **settings).trial(graph(torch.float32), SPLIT, 0)
 
 
 @pytest.mark.parametrize("out", [None, torch.zeros(NODES), torch.zeros(3, CLASSES), (torch.zeros(NODES, CLASSES),)])
-def test_a_wrong_answer_gets_a_sentence(out: object) -> None:
+def test_invalid_output_raises(out: object) -> None:
     with pytest.raises(ConfigError, match=f"Wrong must return one row of scores for each of the {NODES} nodes"):
         fit(Wrong(out), graph(torch.float32), CONFIG, split=SPLIT)
 
 
-def test_a_model_of_the_library_stays_as_it_is() -> None:
+def test_as_model_wraps_foreign_modules_only() -> None:
     model = GCN(3, 3, 3)
     assert as_model(model) is model
     assert isinstance(as_model(Tied()), Foreign)
-    with pytest.raises(ConfigError, match="The forward of Linear cannot be called with x and edge_index alone"):
+    with pytest.raises(ConfigError, match=r"Linear\.forward cannot be called with x and edge_index alone"):
         as_model(nn.Linear(3, 3))
-    with pytest.raises(ConfigError, match=r"must be a torch\.nn\.Module, and this is a function"):
+    with pytest.raises(ConfigError, match=r"must be a torch\.nn\.Module; this is a function"):
         as_model(lambda x: x)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Every model's gradient in ``edge_weight`` and in ``x`` is the true one: held to central differences."""
+"""The gradient of every model in ``edge_weight`` and ``x`` equals central differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from asgnn.attacks import fit_surrogate, grbcd, pgd, prbcd
 from asgnn.attacks.prbcd import block_gradient, draw_block
-from asgnn.attacks.problem import pose
+from asgnn.attacks.problem import make_problem
 from asgnn.errors import ConfigError
 from asgnn.graphs import undirected
 from asgnn.models import ASMP, GCN, MLP, ProGNN
@@ -30,19 +30,19 @@ ATTACKED = [name for name, case in CASES.items() if case.by_edges]
 @pytest.mark.parametrize("by", ["edge_weight", "x"])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("device", DEVICES)
-def test_gradient_is_that_of_central_differences(device: str, name: str, by: str) -> None:
+def test_gradient_equals_central_differences(device: str, name: str, by: str) -> None:
     assert gradient_error(name, by, device) < BOUND
     x, edge_index, weight = small_graph(device)
     leaf = weight.requires_grad_() if by == "edge_weight" else x.requires_grad_()
     (grad,) = torch.autograd.grad(built(name, device)(x, edge_index, weight).square().sum(), leaf, allow_unused=True)
     if by == "x" or CASES[name].by_edges:
-        assert float(grad.abs().max()) > 1e-4  # an error of 0 would be no feat where all is 0
+        assert float(grad.abs().max()) > 1e-4  # otherwise an error of 0 would prove nothing
     else:
         assert grad is None
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_wish_for_a_gradient_changes_no_value(name: str) -> None:
+def test_requires_grad_does_not_change_the_output(name: str) -> None:
     x, edge_index, weight = small_graph()
     with torch.no_grad():
         plain = built(name)(x, edge_index, weight)
@@ -52,7 +52,7 @@ def test_wish_for_a_gradient_changes_no_value(name: str) -> None:
         leaf.requires_grad_(False)
 
 
-# the paper's objective may put weight on any pair that it is given
+# the paper's objective may give weight to any pair in edge_index
 @pytest.mark.parametrize("name", [name for name in CASES if name != "asgnn, paper"])
 def test_an_edge_of_weight_zero_is_no_edge(name: str) -> None:
     x, edge_index, weight = small_graph()
@@ -65,7 +65,7 @@ def test_an_edge_of_weight_zero_is_no_edge(name: str) -> None:
 
 @pytest.mark.parametrize("name", ATTACKED)
 def test_gradient_at_weight_zero_is_finite(name: str) -> None:
-    """Where a relaxed attack starts: the new edges have weight 0."""
+    """Relaxed attacks start there: new edges have weight 0."""
     x, edge_index, weight = small_graph()
     weight = weight.masked_fill(edge_index.sum(0) % 3 == 0, 0).requires_grad_()
     (grad,) = torch.autograd.grad(built(name)(x, edge_index, weight).square().sum(), weight)
@@ -76,13 +76,13 @@ def test_gradient_at_weight_zero_is_finite(name: str) -> None:
 @pytest.mark.parametrize("layout", ["strided", "coo", "csr"])
 @pytest.mark.parametrize("name", ["gcn", "gat", "appnp", "gnnguard", "asgnn"])
 def test_gradient_in_sparse_features(name: str, layout: str) -> None:
-    """A bag of words is kept sparse, unless its gradient is wanted; of a sparse tensor the stored entries have one."""
+    """Mostly zero x is stored sparse unless it requires a gradient; a sparse tensor gets one at its stored entries."""
     _, edge_index, weight = small_graph()
     words = torch.zeros(14, 7, dtype=F64)
     words[torch.arange(14), torch.arange(14) % 7] = 1 + torch.arange(14, dtype=F64) / 14
     words[::2] = 0
-    as_given = {"strided": Tensor.clone, "coo": Tensor.to_sparse_coo, "csr": Tensor.to_sparse_csr}[layout]
-    model, x = built(name), as_given(words).requires_grad_()
+    to_layout = {"strided": Tensor.clone, "coo": Tensor.to_sparse_coo, "csr": Tensor.to_sparse_csr}[layout]
+    model, x = built(name), to_layout(words).requires_grad_()
     model(x, edge_index, weight).square().sum().backward()
     assert x.grad is not None
     grad = x.grad if layout == "strided" else x.grad.to_dense()
@@ -99,7 +99,7 @@ def test_gradient_in_sparse_features(name: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["elastic", "gcn-svd", "gcn-jaccard", "gnnguard"])
-def test_what_is_kept_of_a_graph_holds_no_gradient(name: str) -> None:
+def test_caches_do_not_keep_the_autograd_graph(name: str) -> None:
     x, edge_index, weight = small_graph()
     model, weight = built(name), weight.requires_grad_()
     first = model(x, edge_index, weight)
@@ -111,7 +111,7 @@ def test_what_is_kept_of_a_graph_holds_no_gradient(name: str) -> None:
     assert alive() is None
 
 
-def test_trained_prognn_has_a_graph_of_its_own() -> None:
+def test_trained_prognn_ignores_edge_weights() -> None:
     data, _ = blocks(30)
     data.train_mask, data.val_mask, data.test_mask = (torch.arange(30) % 3 == part for part in range(3))
     model = ProGNN(8, 4, 3)
@@ -124,8 +124,8 @@ def test_trained_prognn_has_a_graph_of_its_own() -> None:
 # --- attacks through the models ------------------------------------------------------------------------------------
 
 
-def weak(case: Case, data: Data) -> torch.nn.Module:
-    """The case's model with random weights, large enough that its margins differ."""
+def victim_of(case: Case, data: Data) -> torch.nn.Module:
+    """The model of a case with random weights, large enough that its margins differ."""
     torch.manual_seed(3)
     model = case.make().to(F64)
     with torch.no_grad():
@@ -136,12 +136,14 @@ def weak(case: Case, data: Data) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("name", ATTACKED)
-def test_the_gradient_of_an_attack_is_that_of_its_loss(name: str) -> None:
+def test_attack_gradient_equals_central_differences(name: str) -> None:
     data, train = blocks(24)
     data.x = data.x[:, :7].double()
-    model = weak(CASES[name], data).train()
+    model = victim_of(CASES[name], data).train()
     rng = torch.Generator().manual_seed(0)
-    problem = pose(data, 3, train[:6], rng, nodes=None, surrogate=model, loss="tanh_margin", device=None, state=None)
+    problem = make_problem(
+        data, 3, train[:6], rng, nodes=None, surrogate=model, loss="tanh_margin", device=None, state=None
+    )
     keys = draw_block(problem, 10**6, rng)
     s = 0.1 + 0.3 * torch.rand(keys.numel(), generator=rng, dtype=F64)
 
@@ -153,7 +155,7 @@ def test_the_gradient_of_an_attack_is_that_of_its_loss(name: str) -> None:
             seen.append(victim(*inputs))
             return seen[-1]
 
-        block_gradient(problem.against(watched), keys, values)
+        block_gradient(problem.with_victim(watched), keys, values)
         return problem.value(seen[0]).item()
 
     with same_subspace():
@@ -169,24 +171,26 @@ def test_the_gradient_of_an_attack_is_that_of_its_loss(name: str) -> None:
 
 @pytest.mark.parametrize("attack", [pgd, prbcd, grbcd], ids=lambda attack: attack.__name__)
 @pytest.mark.parametrize("name", ["gcn", "gat", "elastic", "gcn-svd", "gnnguard", "rung", "asgnn", "softmedian"])
-def test_models_are_surrogates(name: str, attack: object) -> None:
-    """The flips raise the loss of the model they were made through."""
+def test_models_as_surrogates(name: str, attack: object) -> None:
+    """The flips increase the loss of the model they were computed with."""
     data, train = blocks(24)
     data.x = data.x[:, :7].double()
-    model = weak(CASES[name], data)
+    model = victim_of(CASES[name], data)
     model.eval()
     rng = torch.Generator().manual_seed(0)
-    found = attack(data, 6, train[:6], rng, surrogate=model, steps=6)  # type: ignore[operator]
-    problem = pose(data, 6, train[:6], rng, nodes=None, surrogate=model, loss="tanh_margin", device=None, state=None)
-    assert problem.value_after(found.flips) > problem.value_after(found.flips[:, :0])
+    result = attack(data, 6, train[:6], rng, surrogate=model, steps=6)  # type: ignore[operator]
+    problem = make_problem(
+        data, 6, train[:6], rng, nodes=None, surrogate=model, loss="tanh_margin", device=None, state=None
+    )
+    assert problem.value_after(result.flips) > problem.value_after(result.flips[:, :0])
 
 
 @pytest.mark.parametrize("attack", [pgd, prbcd, grbcd], ids=lambda attack: attack.__name__)
-def test_an_attack_without_a_gradient_says_so(attack: object) -> None:
+def test_attack_raises_without_a_usable_gradient(attack: object) -> None:
     data, train = blocks(24)
-    for blind in (MLP(8, 4, 3), lambda x, edge_index, edge_weight: x[:, :3]):
+    for constant in (MLP(8, 4, 3), lambda x, edge_index, edge_weight: x[:, :3]):
         with pytest.raises(ConfigError, match="is 0 for every pair of nodes") as caught:
-            attack(data, 3, train, torch.Generator().manual_seed(0), surrogate=blind, steps=3)  # type: ignore[operator]
+            attack(data, 3, train, torch.Generator().manual_seed(0), surrogate=constant, steps=3)  # type: ignore[operator]
         assert str(caught.value).endswith(".")
     torch.manual_seed(0)
     model = GCN(8, 4, 3)
@@ -201,8 +205,8 @@ def test_an_attack_without_a_gradient_says_so(attack: object) -> None:
         )
 
 
-def test_white_box_attack_on_a_gcn_is_as_strong_as_through_the_surrogate_of_its_weights() -> None:
-    """What a gradient of 0 would not do: the flips through GCN are those through a Surrogate with the same weights."""
+def test_attack_on_a_gcn_equals_attack_on_a_surrogate_with_the_same_weights() -> None:
+    """The flips for GCN are those for a SurrogateGCN with the same weights, so the gradient of GCN is not 0."""
     data, train = blocks()
     surrogate = fit_surrogate(data, train, torch.Generator().manual_seed(0), epochs=60)
     model = GCN(8, surrogate.w1.size(1), 3).eval()
@@ -218,10 +222,10 @@ def test_white_box_attack_on_a_gcn_is_as_strong_as_through_the_surrogate_of_its_
     assert torch.equal(ours.flips, theirs.flips)
 
 
-# --- a graph is prepared once --------------------------------------------------------------------------------------
+# --- graphs are prepared once --------------------------------------------------------------------------------------
 
 
-class Sorts:
+class SortCounter:
     """Counts the sorts of edges and features."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,29 +242,29 @@ class Sorts:
 
 
 @pytest.mark.parametrize("through", ["torch", "numpy"])
-def test_a_graph_is_sorted_once_and_again_when_it_was_changed(through: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_is_sorted_once_and_again_after_a_change(through: str, monkeypatch: pytest.MonkeyPatch) -> None:
     n = 40
     edge_index = undirected(torch.tensor([[0, 1, 2, 5], [1, 2, 3, 9]]), n)
     x = torch.eye(n)[:, :20].clone()
     model = GCN(20, 4, 3).eval()
-    sorts = Sorts(monkeypatch)
+    sorts = SortCounter(monkeypatch)
     first = model(x, edge_index)
-    made = sorts.count
-    assert made == 2  # the edges and the columns of x
+    sorted_before = sorts.count
+    assert sorted_before == 2  # the edges and the columns of x
     assert torch.equal(model(x, edge_index, None), first)
-    assert sorts.count == made
+    assert sorts.count == sorted_before
     change(edge_index, through)
     changed = model(x, edge_index)
-    assert sorts.count == made + 1
+    assert sorts.count == sorted_before + 1
     assert not torch.equal(changed, first)
     assert torch.equal(changed, model(x.clone(), edge_index.clone()))
-    made = sorts.count
+    sorted_before = sorts.count
     if through == "torch":
         x[3, 3], x[3, 4] = 0, 1
     else:
         x.numpy()[3, 3], x.numpy()[3, 4] = 0, 1
     moved = model(x, edge_index)
-    assert sorts.count == made + 1  # the columns of x, and no edge
+    assert sorts.count == sorted_before + 1  # the columns of x only
     assert torch.equal(moved, model(x.clone(), edge_index))
 
 
@@ -271,9 +275,9 @@ def change(edge_index: Tensor, through: str) -> None:
     edges[0, int(((edge_index[0] == 1) & (edge_index[1] == 0)).nonzero())] = 7
 
 
-def test_asmp_in_a_model_of_someone_elses_sorts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asmp_module_sorts_a_graph_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x, edge_index, weight = small_graph()
-    module, sorts = ASMP(2).to(F64), Sorts(monkeypatch)
+    module, sorts = ASMP(2).to(F64), SortCounter(monkeypatch)
     first = module(x, edge_index, weight)
     for factor in (1.0, 0.5):
         module(x, edge_index, factor * weight)
@@ -281,7 +285,7 @@ def test_asmp_in_a_model_of_someone_elses_sorts_once(monkeypatch: pytest.MonkeyP
     assert sorts.count == 1
 
 
-def test_other_weights_and_other_sizes_are_told_apart() -> None:
+def test_cache_distinguishes_weights_and_sizes() -> None:
     edge_index = undirected(torch.tensor([[0, 1], [1, 2]]), 4)
     model = GCN(3, 4, 2).eval()
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
@@ -293,7 +297,7 @@ def test_other_weights_and_other_sizes_are_told_apart() -> None:
         model(x[:2], edge_index)
 
 
-def test_record_is_of_these_models_and_shows_attacks_that_do_harm() -> None:
+def test_record_covers_all_models_and_attacks_beat_random_flips() -> None:
     record = json.loads((Path(__file__).parents[2] / "docs" / "records" / "gradients.json").read_text())
     assert [row["model"] for row in record["errors"]] == list(CASES)
     assert all(row[by] < BOUND for row in record["errors"] for by in ("edge_weight", "x"))

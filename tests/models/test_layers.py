@@ -1,4 +1,4 @@
-"""Dropout keeps what it says, by its own stream and no other; the start is that of torch."""
+"""Dropout has the right rate and depends on its stream alone; Linear is initialised like torch's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIKE = torch.zeros((), dtype=F64)
 
 
 def stacked(*rates: float) -> Dropout:
-    """One layer with a rate for each trial, as a stacked model holds it."""
+    """A layer with one rate per trial, as in a stacked model."""
     layer = Dropout(0.0)
     layer.rate = torch.tensor(rates, dtype=F64)
     return layer
@@ -25,25 +25,25 @@ def stacked(*rates: float) -> Dropout:
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.8, 0.999])
 def test_kept_share_and_mean(rate: float) -> None:
-    """Within five standard deviations of the binomial at a fixed seed; the factor makes the mean exact."""
-    size = 200_001  # no multiple of the four elements to a draw
+    """The kept share is within five standard deviations of the binomial, and the scale preserves the mean."""
+    size = 200_001  # not a multiple of the four elements per draw
     mask, scale = Dropout(rate).keep((size,), Streams([0]), LIKE)
     assert mask is not None
     assert scale is not None
     assert mask.shape == (1, size)
     deviation = math.sqrt(rate * (1 - rate) / size)
     assert float(mask.double().mean()) == pytest.approx(1 - rate, abs=5 * deviation + 2**-17)
-    # the rate is taken to the nearest 1/65536, and the factor is that rate's own
-    taken = 1 - 1 / float(scale)
-    assert taken == pytest.approx(rate, abs=2**-17)
-    assert taken * 2**16 == pytest.approx(round(taken * 2**16), abs=1e-6)
+    # the rate is rounded to a multiple of 1/65536, and the scale is exact for the rounded rate
+    rounded = 1 - 1 / float(scale)
+    assert rounded == pytest.approx(rate, abs=2**-17)
+    assert rounded * 2**16 == pytest.approx(round(rounded * 2**16), abs=1e-6)
     out = Dropout(rate)(torch.ones(1, size, dtype=F64), Streams([0]))
     assert torch.equal(out, mask * scale)
     assert float(out.mean()) == pytest.approx(1, abs=5 * deviation / (1 - rate))
 
 
 def test_neighbouring_elements_are_independent() -> None:
-    """Four elements share a draw; none tells of another (correlation within 5/√n), nor does a position favour."""
+    """The four elements of a draw are uncorrelated (within 5/√n), and all positions have the same rate."""
     mask, _ = Dropout(0.5).keep((400_000,), Streams([3]), LIKE)
     assert mask is not None
     parts = mask.view(-1, 4).double()
@@ -53,7 +53,7 @@ def test_neighbouring_elements_are_independent() -> None:
 
 
 def test_streams_are_splitmix64() -> None:
-    """In Python's whole numbers, and against the first outputs of the published generator for the seed 1234567."""
+    """Equal to a Python implementation, which gives the published outputs for seed 1234567."""
 
     def mix(x: int) -> int:
         x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
@@ -66,13 +66,13 @@ def test_streams_are_splitmix64() -> None:
     assert published(1234567, 3) == [6457827717110365317, 3203168211198807973, 9817491932198370423]
     seeds, streams = (0, 5, 2**62), Streams((0, 5, 2**62))
     for draw in (1, 2):
-        found = streams.bits(6)
+        bits = streams.bits(6)
         expected = [published(mix(mix(seed) + draw), 6) for seed in seeds]
-        assert [[x % 2**64 for x in row] for row in found.tolist()] == expected
+        assert [[x % 2**64 for x in row] for row in bits.tolist()] == expected
 
 
-def test_streams_do_not_meet() -> None:
-    """Every pair of seed, draw and place has bits of its own, and half of them are set."""
+def test_streams_are_distinct() -> None:
+    """Every seed, draw and position has different bits, and half of the bits are set."""
     streams = Streams(range(40))
     drawn = torch.stack([streams.bits(100) for _ in range(25)])
     assert drawn.unique().numel() == drawn.numel()
@@ -86,13 +86,13 @@ def test_every_shape(shape: tuple[int, ...]) -> None:
     assert stacked(0.3, 0.6)(h, Streams([0, 1])).shape == h.shape
 
 
-def test_the_seed_decides() -> None:
+def test_dropout_depends_on_the_seed_alone() -> None:
     h, layer = torch.ones(1, 50, 7), Dropout(0.5)
     state = torch.get_rng_state()
     assert torch.equal(layer(h, Streams([4])), layer(h, Streams([4])))
     assert not torch.equal(layer(h, Streams([4])), layer(h, Streams([5])))
     rng = Streams([4])
-    assert not torch.equal(layer(h, rng), layer(h, rng))  # it moves on
+    assert not torch.equal(layer(h, rng), layer(h, rng))  # every call draws new bits
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -106,7 +106,7 @@ def test_without_a_generator_the_global_one_is_used() -> None:
 
 
 @pytest.mark.parametrize("shape", [(33,), (5, 7)])
-def test_a_trial_draws_the_same_in_any_company(shape: tuple[int, ...]) -> None:
+def test_dropout_of_a_trial_does_not_depend_on_the_others(shape: tuple[int, ...]) -> None:
     rates, seeds = (0.2, 0.0, 0.9, 0.5), (3, 1, 4, 1)
     h = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0), dtype=F64)
     together = stacked(*rates)(h, Streams(seeds))
@@ -127,7 +127,7 @@ def test_each_trial_has_its_own_rate() -> None:
 
 
 @pytest.mark.parametrize("layer", [Dropout(0.7).eval(), Dropout(0.0), stacked(0.0, 0.0)], ids=["eval", "0", "0, 0"])
-def test_nothing_is_dropped(layer: Dropout) -> None:
+def test_no_dropout_in_evaluation_or_at_rate_zero(layer: Dropout) -> None:
     h = torch.randn(layer.rate.numel(), 9)
     rng = Streams(range(layer.rate.numel()))
     assert layer(h, rng) is h
@@ -142,14 +142,14 @@ def test_gradient_is_the_mask() -> None:
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 0.9999, 7, math.nan, -math.inf])
-def test_bad_rate_gets_a_sentence(rate: float) -> None:
+def test_invalid_rate_raises(rate: float) -> None:
     with pytest.raises(ConfigError, match=r"dropout rate must be a number in \[0, 0\.999\]; it is .*\.$"):
         Dropout(rate)
 
 
 @pytest.mark.parametrize(("into", "out"), [(16, 5), (400, 3)])
-def test_linear_starts_as_torch_does(into: int, out: int) -> None:
-    """The same law: uniform within 1/√in, so equal bounds and spread; and the generator alone decides."""
+def test_linear_is_initialised_like_torch(into: int, out: int) -> None:
+    """Both are uniform within ±1/√in; ours depends on the generator alone."""
     ours, peer = Linear(into, out), torch.nn.Linear(into, out)
     bound = 1 / math.sqrt(into)
     for module, parameter in ((ours, ours.weight), (peer, peer.weight), (ours, ours.bias), (peer, peer.bias)):
@@ -198,7 +198,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_sizes_get_a_sentence(case: str) -> None:
+def test_invalid_sizes_raise(case: str) -> None:
     message, build = BAD[case]
     with pytest.raises(ConfigError, match=message) as caught:
         build()

@@ -1,4 +1,4 @@
-"""GCN, GAT, SGC, APPNP and MLP are what PyG and torch have under these names, with the same weights."""
+"""GCN, GAT, SGC, APPNP and MLP equal those of PyG and torch with the same weights."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ class TestPeers:
             torch.testing.assert_close(ours(x, edge_index, weight), peer(x, edge_index, weight), **CLOSE)
 
     def test_gat(self, graph: str, weighted: bool, dense: bool) -> None:
-        """PyG's has no weights on the edges; an edge of weight 0 must be none."""
+        """PyG's GAT has no edge weights, so weights of 0 are compared with missing edges."""
         x, edge_index, weight = problem(graph, weighted, dense)
         if weight is not None:
             weight = (weight > 0.4).to(F64)
-        given = edge_index if weight is None else edge_index[:, weight > 0]
+        edges = edge_index if weight is None else edge_index[:, weight > 0]
         ours = GAT(50, 4, 3, heads=5).to(F64).eval()
         first, second = GATConv(50, 4, heads=5).to(F64), GATConv(20, 3).to(F64)
         with torch.no_grad():
@@ -107,7 +107,7 @@ class TestPeers:
                 peer.att_dst.copy_(layer.of_row.unsqueeze(0))
                 peer.att_src.copy_(layer.of_col.unsqueeze(0))
                 peer.bias.copy_(layer.bias)
-        expected = second(nn.functional.elu(first(x, given)), given)
+        expected = second(nn.functional.elu(first(x, edges)), edges)
         out = ours(x, edge_index, weight)
         torch.testing.assert_close(out, expected, **CLOSE)
         probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(0), dtype=F64)
@@ -132,7 +132,7 @@ class TestPeers:
             torch.testing.assert_close(ours(x, edge_index, weight), perceptron(ours.mlp)(x), **CLOSE)
 
     def test_appnp_is_asgnn_frozen(self, graph: str, weighted: bool, dense: bool) -> None:
-        """λ = 1/α − 1 with the symmetric normalisation, the same MLP before both."""
+        """With λ = 1/α − 1, symmetric normalisation and the same MLP."""
         x, edge_index, weight = problem(graph, weighted, dense)
         alpha = 0.15
         scheme = Scheme(structure="frozen", normalization="sym")
@@ -162,7 +162,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_same_seed_same_start(name: str) -> None:
+def test_initial_weights_depend_on_the_seed(name: str) -> None:
     def start(seed: int) -> dict[str, Tensor]:
         model = MODELS[name](9, 4, 3)
         model.reset_parameters(torch.Generator().manual_seed(seed))
@@ -174,12 +174,12 @@ def test_same_seed_same_start(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_sparse_and_dense_features_give_the_same(name: str) -> None:
+def test_sparse_and_dense_features_agree(name: str) -> None:
     x, edge_index, _ = problem("random 33", False, False)
     assert (x != 0).double().mean() < 0.1
     model = MODELS[name](50, 8, 3).to(F64).eval()
     out = model(x, edge_index)
-    # entries too small to matter put the product on the dense path
+    # tiny entries force the dense product
     filled = torch.where(x == 0, torch.full_like(x, 1e-14), x)
     torch.testing.assert_close(model(filled, edge_index), out, rtol=1e-10, atol=1e-10)
     for layout in (x.to_sparse_coo(), x.to_sparse_csr()):
@@ -187,7 +187,7 @@ def test_sparse_and_dense_features_give_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_dropout_of_a_model_is_decided_by_its_stream(name: str) -> None:
+def test_dropout_depends_on_the_stream(name: str) -> None:
     x, edge_index, _ = problem("random 33", False, False)
     model = MODELS[name](50, 8, 3, dropout=0.5).to(F64)
 
@@ -213,23 +213,26 @@ BAD = {
     "depth of SGC": ("num_layers must be .* from 0 to .*; it is -1", lambda: SGC(3, 3, num_layers=-1)),
     "heads": ("heads must be a whole number from 1", lambda: GAT(3, 3, 3, heads=0)),
     "rank": ("rank must be a whole number from 1 to .*; it is 0", lambda: GCNSVD(3, 3, 3, rank=0)),
-    "threshold": (r"must lie in \[-1, 1\]; it is nan", lambda: GCNJaccard(3, 3, 3, threshold=float("nan"))),
+    "threshold": (
+        r"threshold must be a number in \[-1, 1\]; it is nan",
+        lambda: GCNJaccard(3, 3, 3, threshold=float("nan")),
+    ),
     "MLP without layers": ("num_layers must be a whole number from 1", lambda: MLP(3, 3, 3, num_layers=0)),
     "no features": ("channels must be a whole number from 1", lambda: GCN(0, 3, 3)),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_settings_get_a_sentence(case: str) -> None:
+def test_invalid_settings_raise(case: str) -> None:
     message, build = BAD[case]
     with pytest.raises(ConfigError, match=message) as caught:
         build()
     assert str(caught.value).endswith(".")
 
 
-def test_a_model_without_logits_says_so() -> None:
+def test_a_model_without_logits_raises() -> None:
     class Empty(NodeClassifier):
-        signature = ()
+        pass
 
-    with pytest.raises(TypeError, match="Empty does not say how"):
+    with pytest.raises(TypeError, match="Empty must define the method logits"):
         Empty()(torch.ones(2, 2), torch.empty(2, 0, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Pro-GNN: the structure's step is its objective's, written out densely; what it learns is used and is bounded."""
+"""Pro-GNN equals a dense reference of Alg. 1; the learned graph is used and stays within bounds."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def dense(data: Data) -> Tensor:
 
 
 class Reference:
-    """Alg. 1 with autograd, torch's optimisers and numpy-like dense products: slow and plain."""
+    """Alg. 1 with autograd, torch's optimisers and dense products."""
 
     def __init__(self, peer: ProGNN, data: Data, config: TrainConfig) -> None:
-        self.peer, self.data, self.given = peer, data, dense(data)
-        self.s = self.given.clone().requires_grad_()
+        self.peer, self.data, self.a = peer, data, dense(data)
+        self.s = self.a.clone().requires_grad_()
         self.weights = [p for p in peer.parameters() if p.requires_grad]
         self.adam = torch.optim.Adam(self.weights, lr=config.lr, weight_decay=config.weight_decay)
         self.sgd = torch.optim.SGD([self.s], lr=peer.structure_lr, momentum=0.9)
@@ -67,9 +67,9 @@ class Reference:
         looped = self.s + torch.eye(NODES, dtype=F64)
         root = looped.sum(1).rsqrt().diag()
         first, second = self.peer.first, self.peer.last
-        spread = root @ looped @ root
-        h = (spread @ self.data.x @ first.weight + first.bias).relu()
-        out = spread @ h @ second.weight + second.bias
+        average = root @ looped @ root
+        h = (average @ self.data.x @ first.weight + first.bias).relu()
+        out = average @ h @ second.weight + second.bias
         return F.cross_entropy(out[SPLIT.train], self.data.y[SPLIT.train])
 
     def step_weights(self) -> float:
@@ -86,8 +86,8 @@ class Reference:
         degree = both.sum(1)
         root = (degree + 1e-3).rsqrt().diag()
         smooth = (self.data.x.t() @ root @ (degree.diag() - both) @ root @ self.data.x).trace()
-        apart = (s - self.given).square().sum() if p.squared else torch.linalg.norm(s - self.given)
-        (apart + p.gamma * self.loss() + p.lam * smooth).backward()
+        distance = (s - self.a).square().sum() if p.squared else torch.linalg.norm(s - self.a)
+        (distance + p.gamma * self.loss() + p.lam * smooth).backward()
         if p.symmetric:
             s.grad = (s.grad + s.grad.t()) / 2
         self.sgd.step()
@@ -99,30 +99,29 @@ class Reference:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "weighted"])
-def test_trains_as_written_out(variant: str, plain: bool) -> None:
+def test_training_equals_the_reference(variant: str, plain: bool) -> None:
     data, config = graph() if plain else weighted(), TrainConfig(8, lr=0.03, weight_decay=0.01)
     ours = model(**VARIANTS[variant])
     reference = Reference(copy.deepcopy(ours), data, config)
-    one = fit(ours, data, config, split=SPLIT)
-    by_products = VARIANTS[variant].get("method") == "products"  # 1 % of the threshold off at the most
+    result = fit(ours, data, config, split=SPLIT)
+    by_products = VARIANTS[variant].get("method") == "products"  # error of at most 1 % of the threshold
     tolerance = 0.01 * ours.structure_lr * ours.beta if by_products else 1e-7
-    # the model keeps the best epoch, so take the structure of every epoch from shorter trainings
-    for epoch, loss_of_ours in enumerate(one.history.train_loss.tolist(), 1):
+    for epoch, loss_of_ours in enumerate(result.history.train_loss.tolist(), 1):
         assert reference.step_weights() == pytest.approx(loss_of_ours, rel=tolerance)
         if epoch % ours.inner_steps == 0:
             reference.step_structure()
-        if epoch == one.best_epoch:
+        if epoch == result.best_epoch:
             torch.testing.assert_close(ours.structure.detach(), reference.s.detach(), rtol=0, atol=4 * tolerance)
 
 
-def last_structure(one: ProGNN, steps: int) -> Tensor:
-    """The structure after ``steps`` steps by hand, whatever validation says."""
+def last_structure(prognn: ProGNN, steps: int) -> Tensor:
+    """The structure after ``steps`` structure steps, without validation."""
     data = graph()
     features, adj = Features.of(data.x), Adjacency.of(data.edge_index, NODES)
-    one.begin(features, adj)
+    prognn.begin(features, adj)
     for _ in range(steps):
-        one.step_structure(lambda: F.cross_entropy(one(features, adj)[SPLIT.train], data.y[SPLIT.train]).view(1))
-    return one.structure.detach()
+        prognn.step_structure(lambda: F.cross_entropy(prognn(features, adj)[SPLIT.train], data.y[SPLIT.train]).view(1))
+    return prognn.structure.detach()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -136,18 +135,18 @@ def test_structure_stays_in_bounds(variant: str) -> None:
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_nothing_learned_is_a_gcn(symmetric: bool) -> None:
+def test_a_fixed_structure_is_a_gcn(symmetric: bool) -> None:
     data, config = weighted(), TrainConfig(12, lr=0.05, seed=3)
     ours = model(dropout=0.5, alpha=0.0, beta=0.0, lam=0.0, structure_lr=0.0, symmetric=symmetric)
     peer = GCN(WORDS, 8, CLASSES).to(F64)
     peer.load_state_dict({key: value for key, value in ours.state_dict().items() if key != "structure"})
-    first, second = (fit(one, data, config, split=SPLIT) for one in (ours, peer))
+    first, second = (fit(module, data, config, split=SPLIT) for module in (ours, peer))
     torch.testing.assert_close(first.history.val_loss, second.history.val_loss, rtol=1e-10, atol=1e-10)
     assert torch.equal(predict(ours, data), predict(peer, data))
 
 
 @pytest.mark.parametrize("variant", ["default", "authors' default", "by products"])
-def test_alone_and_in_a_batch(variant: str) -> None:
+def test_batch_equals_one_by_one(variant: str) -> None:
     data = graph()
 
     def trials() -> list[Trial]:
@@ -157,17 +156,17 @@ def test_alone_and_in_a_batch(variant: str) -> None:
             for i, (dropout, lr) in enumerate(settings)
         ]
 
-    many, alone = fit_many(trials(), data), [fit_many([one], data)[0] for one in trials()]
-    assert {one.batch for one in many} == {3}
-    for one, other in zip(many, alone, strict=True):
-        torch.testing.assert_close(one.history.val_loss, other.history.val_loss, rtol=1e-7, atol=1e-7)
-        for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
+    many, alone = fit_many(trials(), data), [fit_many([spec], data)[0] for spec in trials()]
+    assert {result.batch for result in many} == {3}
+    for result, single in zip(many, alone, strict=True):
+        torch.testing.assert_close(result.history.val_loss, single.history.val_loss, rtol=1e-7, atol=1e-7)
+        for p, q in zip(result.model.parameters(), single.model.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_false_edges_lose_weight(seed: int) -> None:
-    """Two dense groups, so a graph of low rank, and a few false edges between them: those end lighter than the rest."""
+    """With two dense groups (low rank) and a few edges between them, those edges end with lower weights."""
     rng, n, words = torch.Generator().manual_seed(seed), 60, 40
     y = torch.arange(n) % 2
     same = y.unsqueeze(0) == y.unsqueeze(1)
@@ -184,20 +183,20 @@ def test_false_edges_lose_weight(seed: int) -> None:
     assert float(lighter.double().mean()) > 0.7  # 0.5 is chance
 
 
-def test_the_learned_graph_is_the_one_used() -> None:
+def test_prediction_uses_the_learned_graph() -> None:
     data = graph()
     ours = model()
     fit(ours, data, TrainConfig(4), split=SPLIT)
     out = ours(data.x, data.edge_index)
     assert torch.equal(ours(data.x, torch.empty(2, 0, dtype=torch.int64)), out)
-    with pytest.raises(GraphError, match=r"learned a graph of 48 nodes, and x has 5 rows; .* trained on\."):
+    with pytest.raises(GraphError, match=r"learned a graph of 48 nodes, but x has 5 rows; .* trained on\."):
         ours(data.x[:5], torch.empty(2, 0, dtype=torch.int64))
     other = model(seed=1)
     other.load_state_dict(ours.state_dict())
     assert torch.equal(other.eval()(data.x, data.edge_index), out)
 
 
-def test_starts_anew() -> None:
+def test_reset_parameters_forgets_the_structure() -> None:
     data = graph()
     ours = model()
     before = ours.eval()(data.x, data.edge_index)
@@ -207,16 +206,16 @@ def test_starts_anew() -> None:
 
 
 BAD = {
-    "alpha": ("alpha must be 0 or more, and finite; it is -1", {"alpha": -1.0}),
-    "beta": ("beta must be 0 or more, and finite; it is nan", {"beta": float("nan")}),
-    "rate": ("structure_lr must be 0 or more, and finite; it is inf", {"structure_lr": float("inf")}),
+    "alpha": (r"alpha must be a number in \[0, inf\); it is -1", {"alpha": -1.0}),
+    "beta": (r"beta must be a number in \[0, inf\); it is nan", {"beta": float("nan")}),
+    "rate": (r"structure_lr must be a number in \[0, inf\); it is inf", {"structure_lr": float("inf")}),
     "steps": ("inner_steps must be a whole number from 1", {"inner_steps": 0}),
-    "method": ("must be exact, products or None; it is 'svd'", {"method": "svd"}),
+    "method": ("method must be one of exact, products; it is 'svd'", {"method": "svd"}),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_settings_get_a_sentence(case: str) -> None:
+def test_invalid_settings_raise(case: str) -> None:
     message, options = BAD[case]
     with pytest.raises(ConfigError, match=message) as caught:
         model(**options)

@@ -1,4 +1,4 @@
-"""The nuclear norm's step is the soft threshold of the singular values, whichever way it is made."""
+"""Both methods of shrink_spectrum are soft thresholding of the singular values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def graphs(n: int, symmetric: bool, dtype: torch.dtype) -> Tensor:
-    """Three sparse graphs of other densities, an empty one, and one whose every value is at the threshold."""
+    """Three sparse graphs of different densities, an empty one, and one with all singular values at a threshold."""
     rng = torch.Generator().manual_seed(n)
     out = torch.rand(3, n, n, generator=rng, dtype=F64)
     out = (out < torch.tensor([0.02, 0.1, 0.5], dtype=F64).view(-1, 1, 1)) + 0.02 * out
@@ -44,7 +44,7 @@ def test_soft_threshold_of_singular_values(
     expected = by_numpy(matrix, threshold)
     size = 1 + float(torch.linalg.matrix_norm(matrix, 2).max())
     error = float(torch.linalg.matrix_norm(out.double() - expected, 2).max())
-    # cuSOLVER's decompositions in float32 are good to four digits
+    # cuSOLVER's float32 decompositions have four correct digits
     rounding = 1e-10 if dtype == F64 else 1e-4 if device == "cuda" else 2e-6
     assert error <= size * rounding + (0.01 * threshold if method == "products" else 0)
     if symmetric:
@@ -62,7 +62,7 @@ def test_blocks_of_reflections(block: int, dtype: torch.dtype, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("method", ["exact", "products"])
-def test_each_matrix_for_itself(method: Method) -> None:
+def test_matrices_of_a_batch_are_independent(method: Method) -> None:
     matrix = graphs(33, True, F64)
     many = shrink_spectrum(matrix, 0.1, symmetric=True, method=method)
     for i in range(len(matrix)):
@@ -72,7 +72,7 @@ def test_each_matrix_for_itself(method: Method) -> None:
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("method", ["exact", "products"])
-def test_what_is_not_finite_leaves_the_others_alone(method: Method, symmetric: bool) -> None:
+def test_a_non_finite_matrix_does_not_affect_the_others(method: Method, symmetric: bool) -> None:
     matrix = graphs(33, symmetric, F64)
     expected = shrink_spectrum(matrix, 0.1, symmetric=symmetric, method=method)
     matrix[1, 2, 2], matrix[2, 0, 0] = torch.nan, torch.inf
@@ -81,7 +81,7 @@ def test_what_is_not_finite_leaves_the_others_alone(method: Method, symmetric: b
     torch.testing.assert_close(out[[0, 3, 4]], expected[[0, 3, 4]], rtol=0, atol=1e-9)
 
 
-def test_nothing_to_shrink() -> None:
+def test_zero_threshold_copies() -> None:
     matrix = graphs(5, False, F64)
     out = shrink_spectrum(matrix, 0.0, symmetric=False)
     assert torch.equal(out, matrix)
@@ -89,6 +89,6 @@ def test_nothing_to_shrink() -> None:
 
 
 @pytest.mark.parametrize("method", ["exact", "products"])
-def test_beyond_the_largest_nothing_is_left(method: Method) -> None:
+def test_threshold_above_the_largest_singular_value_gives_zero(method: Method) -> None:
     out = shrink_spectrum(graphs(33, True, F64), 100.0, symmetric=True, method=method)
     assert float(torch.linalg.matrix_norm(out, 2).max()) <= (1.0 if method == "products" else 1e-8)

@@ -1,4 +1,4 @@
-"""A stack computes for each of its trials what that trial computes alone."""
+"""A stacked model computes for each trial what the single model computes."""
 
 from __future__ import annotations
 
@@ -99,22 +99,24 @@ def test_stacked_equals_single(name: str, graph: str, dense: bool) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_of_a_stack_are_each_trials_own(name: str) -> None:
+def test_stacked_gradients_equal_single_gradients(name: str) -> None:
     x, edge_index = problem("random 33", False)
     singles = trials(name)
     many = stack(singles)
     many(x, edge_index, rng=Streams(SEEDS)).square().sum().backward()
     for i, single in enumerate(singles):
         single(x, edge_index, rng=Streams(SEEDS[i : i + 1])).square().sum().backward()
-        for (key, own), of_stack in zip(single.named_parameters(), many.parameters(), strict=True):
-            if own.grad is None:
-                assert of_stack.grad is None
+        for (key, single_parameter), stacked in zip(single.named_parameters(), many.parameters(), strict=True):
+            if single_parameter.grad is None:
+                assert stacked.grad is None
             else:
-                torch.testing.assert_close(of_stack.grad[i], own.grad, rtol=1e-9, atol=1e-9, msg=f"{key} of {i}")
+                torch.testing.assert_close(
+                    stacked.grad[i], single_parameter.grad, rtol=1e-9, atol=1e-9, msg=f"{key} of {i}"
+                )
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_there_and_back(name: str) -> None:
+def test_unstack_inverts_stack(name: str) -> None:
     singles, others = trials(name), trials(name)
     starts = [{key: value.clone() for key, value in model.state_dict().items()} for model in singles]
     many = stack(singles)
@@ -125,9 +127,9 @@ def test_there_and_back(name: str) -> None:
         assert all(torch.equal(value, start[key]) for key, value in model.state_dict().items())
     unstack(many, others)
     for i, model in enumerate(others):
-        for own, of_stack in zip(model.parameters(), many.parameters(), strict=True):
-            assert torch.equal(own, of_stack[i])
-            assert own.numel() == 0 or own.data_ptr() != of_stack[i].data_ptr()
+        for single, stacked in zip(model.parameters(), many.parameters(), strict=True):
+            assert torch.equal(single, stacked[i])
+            assert single.numel() == 0 or single.data_ptr() != stacked[i].data_ptr()
     unstack(stack(singles), others)
     for model, start in zip(others, starts, strict=True):
         assert all(torch.equal(value, start[key]) for key, value in model.state_dict().items())
@@ -144,16 +146,16 @@ def test_structure_of_a_stack() -> None:
     singles = trials("asgnn")
     many = stack(singles)
     assert isinstance(many, ASGNN)
-    found = many.structure(x, edge_index)
+    together = many.structure(x, edge_index)
     for i, single in enumerate(singles):
         assert isinstance(single, ASGNN)
         alone = single.structure(x, edge_index)
-        for of_many, of_alone in zip(found.weights, alone.weights, strict=True):
+        for of_many, of_alone in zip(together.weights, alone.weights, strict=True):
             torch.testing.assert_close(of_many[i], of_alone, rtol=1e-10, atol=1e-10)
 
 
-UNLIKE = {
-    "other kind": lambda: [GCN(5, 4, 3), MLP(5, 4, 3)],
+DIFFERENT = {
+    "other class": lambda: [GCN(5, 4, 3), MLP(5, 4, 3)],
     "other width": lambda: [GCN(5, 4, 3), GCN(5, 6, 3)],
     "other depth": lambda: [ASGNN(5, 4, 3, num_layers=4), ASGNN(5, 4, 3, num_layers=5)],
     "other variant": lambda: [ASGNN(5, 4, 3), ASGNN(5, 4, 3, scheme=Scheme(h_steps=2))],
@@ -174,7 +176,7 @@ UNLIKE = {
 }
 
 
-@pytest.mark.parametrize("case", UNLIKE)
-def test_unlike_models_are_not_stacked(case: str) -> None:
-    with pytest.raises(ConfigError, match="of one class can share a batch"):
-        stack(UNLIKE[case]())
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_different_models_cannot_be_stacked(case: str) -> None:
+    with pytest.raises(ConfigError, match="can share a batch only if they are single models of one class"):
+        stack(DIFFERENT[case]())

@@ -1,4 +1,4 @@
-"""One small graph for all tests of training: three communities, a bag of words, an isolated node."""
+"""A small graph for all tests of training: three communities, bag-of-words features, an isolated node."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def graph(dtype: torch.dtype = torch.float64) -> Data:
     return Data(x=x, edge_index=edge_index, y=y)
 
 
-# Whatever may differ between the trials of a batch does.
+# Everything that may differ between the trials of a batch differs here.
 DROPOUT = (0.5, 0.0, 0.8, 0.25)
 PARAMS = (ASMPParams(), ASMPParams(0.5, 1.0, 0.05, 0.2, eta2=0.1), ASMPParams(lam=6.0), ASMPParams(gamma=0.3, eta2=0.9))
 CONFIGS = (

@@ -1,4 +1,4 @@
-"""A trial gets in a batch what it gets alone, whatever the company."""
+"""A trial gets the same result in a batch as alone, whatever the other trials are."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.training.problem import MODELS, four, graph, trial
 FIELDS = ("train_loss", "val_loss", "val_accuracy")
 
 
-def weights(one: Fit) -> list[Tensor]:
-    return [p.detach() for p in one.model.parameters()]
+def weights(result: Fit) -> list[Tensor]:
+    return [p.detach() for p in result.model.parameters()]
 
 
 def assert_close(ours: Fit, theirs: Fit, tolerance: float) -> None:
@@ -40,11 +40,11 @@ def test_batch_equals_one_by_one(name: str) -> None:
     data = graph()
     together = fit_many(four(name), data)
     for i, of_many in enumerate(together):
-        one = trial(name, i)
-        alone = fit(one.model, data, one.config, split=one.split)
+        spec = trial(name, i)
+        alone = fit(spec.model, data, spec.config, split=spec.split)
         assert (of_many.batch, alone.batch) == (4, 1)
         assert_close(of_many, alone, 1e-8)
-    # the trials do differ, so that the agreement says something
+    # the trials differ, so that the comparison above can fail
     losses = [tuple(of_many.history.train_loss.tolist()) for of_many in together]
     assert len(set(losses)) == 4
 
@@ -63,7 +63,7 @@ def test_batch_equals_one_by_one_in_single_precision(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", MODELS)
-def test_same_seeds_same_bits(name: str, dtype: torch.dtype) -> None:
+def test_equal_seeds_give_bitwise_equal_results(name: str, dtype: torch.dtype) -> None:
     data = graph(dtype)
     for ours, again in zip(fit_many(four(name, dtype), data), fit_many(four(name, dtype), data), strict=True):
         assert_equal(ours, again)
@@ -71,16 +71,16 @@ def test_same_seeds_same_bits(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", MODELS)
-def test_a_gpu_trains_what_a_cpu_does(name: str) -> None:
+def test_gpu_training_equals_cpu_training(name: str) -> None:
     data, without_dropout = graph(), 1
-    here, there = (fit_many([trial(name, without_dropout)], data, device=d)[0] for d in ("cpu", "cuda"))
-    there.model.cpu()
-    assert_close(here, there, 1e-6)
+    on_cpu, on_gpu = (fit_many([trial(name, without_dropout)], data, device=d)[0] for d in ("cpu", "cuda"))
+    on_gpu.model.cpu()
+    assert_close(on_cpu, on_gpu, 1e-6)
     for ours, again in zip(*(fit_many(four(name), data, device="cuda") for _ in range(2)), strict=True):
         assert_equal(ours, again)
 
 
-def test_another_seed_is_another_dropout() -> None:
+def test_the_seed_changes_dropout() -> None:
     data = graph()
     seeds = [fit_many([trial("gcn", 0, seed=seed)], data)[0].history.train_loss for seed in (0, 1)]
     assert not torch.equal(*seeds)
@@ -88,16 +88,16 @@ def test_another_seed_is_another_dropout() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
 @pytest.mark.parametrize("name", ["asgnn", "gcn"])
-def test_size_of_the_batch_changes_nothing(name: str, size: int) -> None:
+def test_batch_size_does_not_change_results(name: str, size: int) -> None:
     data = graph()
     cut = fit_many(four(name), data, batch_size=size)
-    assert [one.batch for one in cut] == {1: [1] * 4, 2: [2] * 4, 3: [3, 3, 3, 1]}.get(size, [4] * 4)
+    assert [result.batch for result in cut] == {1: [1] * 4, 2: [2] * 4, 3: [3, 3, 3, 1]}.get(size, [4] * 4)
     for ours, theirs in zip(cut, fit_many(four(name), data), strict=True):
         assert_close(ours, theirs, 1e-8)
 
 
-def test_results_come_in_the_order_of_the_trials() -> None:
-    """Kinds, depths of training and dtypes interleaved; every result is that of its own trial."""
+def test_results_have_the_order_of_the_trials() -> None:
+    """With models and numbers of epochs interleaved, every result belongs to its trial."""
     data = graph()
     order = [
         ("gcn", 0, 5),
@@ -110,14 +110,14 @@ def test_results_come_in_the_order_of_the_trials() -> None:
     ]
     trials = [trial(name, i, epochs=epochs) for name, i, epochs in order]
     fits = fit_many(trials, data)
-    assert [one.batch for one in fits] == [2, 2, 1, 2, 2, 2, 2]
-    for one, given, (name, i, epochs) in zip(fits, trials, order, strict=True):
-        assert one.model is given.model
-        assert one.config is given.config
-        assert one.split is given.split
-        assert one.history.train_loss.shape == one.history.val_loss.shape == (epochs,)
+    assert [result.batch for result in fits] == [2, 2, 1, 2, 2, 2, 2]
+    for result, spec, (name, i, epochs) in zip(fits, trials, order, strict=True):
+        assert result.model is spec.model
+        assert result.config is spec.config
+        assert result.split is spec.split
+        assert result.history.train_loss.shape == result.history.val_loss.shape == (epochs,)
         (alone,) = fit_many([trial(name, i, epochs=epochs)], data)
-        assert_close(one, alone, 1e-8)
+        assert_close(result, alone, 1e-8)
 
 
 def test_progress_counts_to_the_total() -> None:
@@ -126,34 +126,36 @@ def test_progress_counts_to_the_total() -> None:
     fit_many(trials, graph(), batch_size=1, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(i, 10) for i in range(1, 11)]
     seen.clear()
-    one = trial("gcn", 0, epochs=3)
-    fit(one.model, graph(), one.config, split=one.split, progress=lambda done, total: seen.append((done, total)))
+    spec = trial("gcn", 0, epochs=3)
+    fit(spec.model, graph(), spec.config, split=spec.split, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_a_diverging_trial_does_not_disturb_its_neighbours(name: str, dtype: torch.dtype) -> None:
+def test_a_diverging_trial_does_not_affect_the_others(name: str, dtype: torch.dtype) -> None:
     data = graph(dtype)
     calm = [trial(name, i, dtype) for i in range(2)]
     wild = trial(name, 2, dtype, lr=1e38 if dtype == torch.float32 else 1e308)
-    with pytest.warns(DivergedWarning, match="1 of 3 trainings diverged"):
+    with pytest.warns(DivergedWarning, match="1 of 3 trials diverged"):
         first, lost, second = fit_many([calm[0], wild, calm[1]], data)
-    assert [one.diverged for one in (first, lost, second)] == [False, True, False]
+    assert [result.diverged for result in (first, lost, second)] == [False, True, False]
     assert not lost.history.val_loss[-1].isfinite()
-    assert all(p.isfinite().all() for p in weights(lost))  # its last good weights, or its start
-    for i, one in enumerate((first, second)):
+    assert all(p.isfinite().all() for p in weights(lost))  # its last finite weights, or the initial ones
+    for i, result in enumerate((first, second)):
         (alone,) = fit_many([trial(name, i, dtype)], data)
-        assert all(getattr(one.history, field).isfinite().all() for field in FIELDS)
+        assert all(getattr(result.history, field).isfinite().all() for field in FIELDS)
         if dtype == torch.float64:
-            assert_close(one, alone, 1e-8)
+            assert_close(result, alone, 1e-8)
         else:
-            torch.testing.assert_close(one.history.train_loss[:3], alone.history.train_loss[:3], rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(
+                result.history.train_loss[:3], alone.history.train_loss[:3], rtol=1e-3, atol=1e-3
+            )
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_labels_of_the_test_nodes_are_never_read(name: str) -> None:
-    """Other labels on every node outside training and validation: not one bit changes, for any trial."""
+    """Changing every label outside training and validation changes no bit of any result."""
     nodes = torch.arange(48)
     split = Split(nodes[:10], nodes[10:22], nodes[22:])
     clean, corrupt = graph(), graph()
@@ -166,11 +168,11 @@ def test_labels_of_the_test_nodes_are_never_read(name: str) -> None:
         assert_equal(ours, theirs)
 
 
-def test_nothing_to_train() -> None:
+def test_no_trials() -> None:
     assert fit_many([], graph()) == []
 
 
-def test_global_generator_is_left_alone() -> None:
+def test_global_generator_is_unchanged() -> None:
     trials = four("asgnn", epochs=2)
     state = torch.get_rng_state()
     fit_many(trials, graph())

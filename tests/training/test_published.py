@@ -1,4 +1,4 @@
-"""The published figures of GCN on Cora, clean and attacked: what ties the whole to the world."""
+"""GCN on Cora, clean and attacked, reproduces published results."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ def test_gcn_on_cora(attacked: bool, low: float, high: float) -> None:
     if attacked:
         data = load_poisoned("cora", "metattack", 0.25).apply(data)
     fits = fit_many([recipe("gcn").trial(data, split, seed) for seed in range(3)], data)
-    assert low < sum(accuracy(one.model, data, split.test) for one in fits) / 3 < high
+    assert low < sum(accuracy(result.model, data, split.test) for result in fits) / 3 < high

@@ -1,4 +1,4 @@
-"""ASMP, message passing with adaptive structure: tensors in, tensors out; no dataset, model or attack is known here."""
+"""ASMP, message passing with adaptive structure, as a function of tensors."""
 
 from __future__ import annotations
 
@@ -55,34 +55,34 @@ def asmp(
     backend: Backend = "auto",
     trace: bool = False,
 ) -> Propagation:
-    r"""Run K layers of ASMP from :math:`H = X, S = A`.
+    r"""Run K layers of ASMP, starting at :math:`H = X, S = A`.
 
     .. math::
         H^{+} &= (1 - 2\eta_1 - 2\eta_1\lambda) H + 2\eta_1\lambda D^{-1} S H + 2\eta_1 X \\
         S^{+} &= \min\{1, \mathrm{ReLU}(S - \eta_2 T - \eta_2 \mu_1)\}
 
-    with T the gradient of the smooth part of the objective in S (written out in :mod:`asgnn.asmp.dense`).
+    with T the gradient in S of the smooth part of the objective (see :mod:`asgnn.asmp.dense`).
 
     Args:
-        x: (…, N, C) float32 or float64; leading dimensions are trials run side by side.
+        x: (…, N, C) float32 or float64; leading dimensions are trials that run as one batch.
         edge_index: (2, E) int64, undirected, or a prepared :class:`~asgnn.graphs.adjacency.Adjacency`.
         params: the six scalars.
         layers: K, the number of layers.
-        edge_weight: (E,) the given weights in [0, 1]; ones by default. Self-loops of weight 1 are always added.
-            It may require a gradient, as x and the scalars may.
+        edge_weight: (E,) in [0, 1]; ones by default. Self-loops of weight 1 are always added. It may require a
+            gradient, like x and the scalars.
         objective, support, structure, update, normalization, h_steps, s_steps, unit_norm: the variant to run; see
             :class:`Scheme`.
-        backend: "auto" takes "dense" where S may leave the edges, else "edges", or on a GPU "gpu" where that has
-            kernels for the variant (first derivatives only); the result says which.
-        trace: also return the objective after every half-step, term by term.
+        backend: "auto" uses "dense" if S may grow outside the edges, "gpu" on a GPU if it has kernels for the variant
+            (first derivatives only), and "edges" otherwise; the result records the choice.
+        trace: also return the terms of the objective after every half-step.
 
-    Time O(K E C) and memory O(N C + K E) a trial on edges; O(K N² C) and O(K N²) on dense support.
+    Per trial, time O(K E C) and memory O(N C + K E) with edge support; O(K N² C) and O(K N²) with dense support.
     """
     scheme = Scheme(objective, support, structure, update, normalization, h_steps, s_steps, unit_norm)
     check_floats(x, "(…, N, C)", batched=True)
     check_finite(x)
     for name, value in zip(SCALARS, params.resolved(), strict=True):
         if not bool(torch.as_tensor(value).isfinite().all()):
-            raise ConfigError(f"{name} is {value}, which is not a finite number.")
+            raise ConfigError(f"{name} is {value}; it must be finite.")
     adj = Adjacency.of(edge_index, x.size(-2), edge_weight)
     return propagate(x, adj, params, scheme, layers=layers, backend=backend, weights=True, trace=trace)

@@ -1,6 +1,6 @@
-"""The N × N reference: reads like the equations, clean in float64, runs anywhere.
+"""The dense reference backend, written like the equations.
 
-Time O(K N² C), memory O(K N²) for each trial. Every other backend is held to this one by tests.
+Time O(K N² C), memory O(K N²) for each trial. Tests compare every other backend with this one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DenseSteps:
         return (s - self.eta2 * t - self.eta2 * self.mu1).clamp(0, 1)
 
     def _degree_s_step(self, h: Tensor, s: Tensor) -> Tensor:
-        """T_ij = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S_ij−A_ij) + 2μ₂ S_ij, and its proximal step or its minimiser."""
+        """T_ij = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S_ij−A_ij) + 2μ₂ S_ij; its proximal step or the minimiser."""
         u = F.normalize(h, dim=-1) if self.scheme.unit_norm else h
         e = (h - self.x).square().sum(-1, keepdim=True)
         cost = (e + e.mT) / 2 + self.lam / 2 * (u.unsqueeze(-2) - u.unsqueeze(-3)).square().sum(-1)
@@ -63,7 +63,7 @@ class DenseSteps:
         else:
             t = cost + 2 * self.gamma * (s - self.a) + 2 * self.mu2 * s
             new = s - self.eta2 * t - self.eta2 * self.mu1
-        return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))  # loops held at 1: then D ≥ 1
+        return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))  # self-loops stay 1, so D ≥ 1
 
     def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         if self.scheme.objective == "degree":
@@ -74,5 +74,5 @@ class DenseSteps:
         return h
 
     def structure(self, s: Tensor) -> Tensor:
-        """As given out: (…, N, N) for dense support, (…, E) in the order of the adjacency for edges."""
+        """S in the public layout: (…, N, N) for dense support, (…, E) in adjacency order for edge support."""
         return s if self.scheme.support == "dense" else s[..., self.adj.row, self.adj.col]

@@ -1,4 +1,4 @@
-"""The same on the edge list: plain torch, runs anywhere, any number of trials side by side.
+"""The edge-list backend in plain torch, for any device and any number of trials.
 
 Time O(K E C), memory O(N C + K E) for each trial.
 """
@@ -16,11 +16,11 @@ from asgnn.graphs.edge_ops import sddmm, spmm, sqdist
 
 
 class EdgeSteps:
-    """The steps of ASMP on edges; inside, x and h are (N, C, T) and s is (E, T), T trials innermost."""
+    """The steps of ASMP on edges; internally x and h are (N, C, T) and s is (E, T), with the T trials last."""
 
     def __init__(self, x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> None:
         self.batch_shape = x.shape[:-2]
-        # (…, N, C) → (N, C, T), once, at the door
+        # (…, N, C) → (N, C, T)
         self.x = x.reshape(-1, *x.shape[-2:]).permute(1, 2, 0).contiguous()
         self.h, self.adj, self.scheme = self.x, adj, scheme
         scalars = params.tensors(x, self.batch_shape)
@@ -32,25 +32,25 @@ class EdgeSteps:
         self.prepare()
 
     def prepare(self) -> None:
-        """The coefficients of the two steps, once for all layers.
+        """Compute the coefficients of both steps once for all layers.
 
-        Each product of a scalar with all edges or all features is a pass over them, and two more on the way back.
+        Each product of a scalar with all edges or features costs a pass over them and two more in the backward pass.
         """
         self.loops = self.adj.loops.unsqueeze(1)
         step = 2 * self.eta1
-        self.of_h, self.of_average, self.of_x = 1 - step - step * self.lam, step * self.lam, step * self.x
-        self.of_s = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
-        self.of_a = 2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1
+        self.h_factor, self.average_factor, self.x_term = 1 - step - step * self.lam, step * self.lam, step * self.x
+        self.s_factor = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
+        self.a_term = 2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1
 
     def degree(self, s: Tensor) -> Tensor:
         return self.adj.row_sum(s).clamp(min=MIN_DEGREE)
 
     def h_step(self, h: Tensor, s: Tensor) -> Tensor:
         """(1 − 2η₁ − 2η₁λ) H + 2η₁λ D⁻¹S H + 2η₁ X."""
-        return self.of_h * h + self.of_average * self.average(h, s) + self.of_x
+        return self.h_factor * h + self.average_factor * self.average(h, s) + self.x_term
 
     def average(self, h: Tensor, s: Tensor) -> Tensor:
-        """D⁻¹SH; when frozen, one fixed matrix for all trials: one product with all their columns."""
+        """D⁻¹SH; with a frozen structure all trials share one matrix, so one product covers all their columns."""
         if self.scheme.structure == "frozen":
             return self.adj.matmul(self.fixed, h.flatten(1)).view_as(h)
         return spmm(s, h, self.adj) / self.degree(s).unsqueeze(1)
@@ -65,7 +65,7 @@ class EdgeSteps:
         g = sddmm(u, u, adj)
         average = adj.row_sum(s * g) / d
         pull = adj.at_row(self.eta2 * self.lam / d) * (g - adj.at_row(average))
-        return (self.of_s * s + self.of_a + pull).clamp(0, 1)
+        return (self.s_factor * s + self.a_term + pull).clamp(0, 1)
 
     def _degree_s_step(self, h: Tensor, u: Tensor, s: Tensor) -> Tensor:
         """S − η₂T − η₂μ₁ with T = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S−A) + 2μ₂S; or the minimiser over S."""
@@ -74,9 +74,9 @@ class EdgeSteps:
             size = 1 / (2 * (self.gamma + self.mu2))
             start = 2 * size * self.gamma * self.a - size * self.mu1
         else:
-            size, start = self.eta2, self.of_s * s + self.of_a
-        near = size / 2 * e
-        new = start - (adj.at_row(near) + adj.at_col(near)) - size * self.lam / 2 * sqdist(u, adj)
+            size, start = self.eta2, self.s_factor * s + self.a_term
+        fidelity = size / 2 * e
+        new = start - (adj.at_row(fidelity) + adj.at_col(fidelity)) - size * self.lam / 2 * sqdist(u, adj)
         return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))
 
     def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:

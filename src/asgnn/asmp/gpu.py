@@ -1,4 +1,4 @@
-"""The same on a GPU: each half-step is one kernel of :mod:`asgnn.kernels.asmp_steps`. First derivatives only."""
+"""The GPU backend: each half-step is one kernel of :mod:`asgnn.kernels.asmp_steps`. First derivatives only."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ class GpuSteps(EdgeSteps):
         def rows(*values: Tensor) -> Tensor:
             return torch.stack([value.expand(trials) for value in values])
 
-        self.of_h = rows(1 - 2 * self.eta1 - 2 * self.eta1 * self.lam, 2 * self.eta1 * self.lam, 2 * self.eta1)
+        self.h_coefficients = rows(
+            1 - 2 * self.eta1 - 2 * self.eta1 * self.lam, 2 * self.eta1 * self.lam, 2 * self.eta1
+        )
         self.s = self.s.contiguous()
         if self.scheme.structure == "frozen":
             return
         exact = self.scheme.structure == "exact"
         size = 1 / (2 * (self.gamma + self.mu2)) if exact else self.eta2
-        kept = torch.zeros_like(size) if exact else 1 - 2 * size * (self.gamma + self.mu2)
-        given = kept, 2 * size * self.gamma, size * self.mu1
+        s_factor = torch.zeros_like(size) if exact else 1 - 2 * size * (self.gamma + self.mu2)
+        common = s_factor, 2 * size * self.gamma, size * self.mu1
         if self.scheme.objective == "paper":
-            self.of_s = rows(*given, size * self.lam)
+            self.s_coefficients = rows(*common, size * self.lam)
         else:
-            self.of_s = rows(*given, size / 2, size * self.lam / 2)
-        self.given = self.a[:, 0].contiguous()
+            self.s_coefficients = rows(*common, size / 2, size * self.lam / 2)
+        self.weight = self.a[:, 0].contiguous()
 
     def h_step(self, h: Tensor, s: Tensor) -> Tensor:
-        out: Tensor = self.steps.HStep.apply(h, self.x, s, self.of_h, self.adj, MIN_DEGREE)
+        out: Tensor = self.steps.HStep.apply(h, self.x, s, self.h_coefficients, self.adj, MIN_DEGREE)
         return out
 
     def s_step(self, h: Tensor, s: Tensor) -> Tensor:
         if self.scheme.objective == "paper":
-            out: Tensor = self.steps.PaperSStep.apply(h, s, self.of_s, self.given, self.adj, MIN_DEGREE)
+            out: Tensor = self.steps.PaperSStep.apply(h, s, self.s_coefficients, self.weight, self.adj, MIN_DEGREE)
         else:
-            out = self.steps.DegreeSStep.apply(h, self.x, s, self.of_s, self.given, self.adj)
+            out = self.steps.DegreeSStep.apply(h, self.x, s, self.s_coefficients, self.weight, self.adj)
         return out

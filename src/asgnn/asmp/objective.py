@@ -1,4 +1,4 @@
-r"""The two objectives, term by term.
+r"""The terms of the two objectives.
 
 .. math::
     p(H, S) &= \|H - X\|^2 + \lambda\, \mathrm{Tr}(H^\top L_{rw} H)
@@ -15,14 +15,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-# Not in the paper, which assumes D ≥ c > 0 (its Assumption 2) and lets S fall to 0: below this, D is taken as this.
-# The degree objective holds self-loops at 1, so there D ≥ 1 and the floor is never met.
+# Lower bound on D. Not in the paper, which assumes D ≥ c > 0 (its Assumption 2) but lets S fall to 0. With the degree
+# objective self-loops stay 1, so D ≥ 1 and the bound is never active.
 MIN_DEGREE = 1e-2
 
 
 @dataclass(frozen=True)
 class Terms:
-    """One value of the objective; every field has the batch shape."""
+    """The terms of the objective at one point; every tensor has the batch shape."""
 
     after: Literal["start", "H", "S", "joint"]
     layer: int
@@ -65,5 +65,5 @@ def degree_terms(h: Tensor, s: Tensor, x: Tensor, a: Tensor, scalars: tuple[Tens
 
 
 def total(matrix: Tensor, square: bool = False) -> Tensor:
-    """Σ over the last two dimensions."""
+    """The sum over the last two dimensions."""
     return (matrix.square() if square else matrix).sum((-2, -1))

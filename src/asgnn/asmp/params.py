@@ -1,4 +1,4 @@
-"""The six scalars of ASMP and the words that choose among its variants."""
+"""The six scalars of ASMP and the options that select its variant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Normalization
-from asgnn.settings import PER_TRIAL, check_count, check_number
+from asgnn.settings import PER_TRIAL, check_choice, check_count, check_number
 
 Objective = Literal["paper", "degree"]
 SupportKind = Literal["edges", "dense"]
@@ -18,7 +18,7 @@ Structure = Literal["adaptive", "exact", "frozen"]
 Update = Literal["alternating", "joint"]
 
 MAX_STEPS = 1000
-LARGEST = 1e30  # a number that float32 can still be multiplied with
+MAX_SCALAR = 1e30  # leaves room for products in float32
 SCALARS = ("lam", "gamma", "mu1", "mu2", "eta1", "eta2")
 
 Scalar = float | Tensor
@@ -28,16 +28,17 @@ Scalar = float | Tensor
 class ASMPParams:
     r"""The six scalars :math:`\lambda, \gamma, \mu_1, \mu_2, \eta_1, \eta_2`.
 
-    Each is a number, or a tensor of the batch shape of ``x`` (one value a trial). The defaults were chosen on
-    validation over three clean and three attacked graphs (``scripts/choose_defaults.py``).
+    Each is a number or a tensor of the batch shape of ``x`` (one value per trial). The defaults were tuned on the
+    validation accuracy on three clean and three attacked graphs (``scripts/choose_defaults.py``).
 
     Args:
-        lam: λ, the weight of smoothness over the graph; may be negative for heterophily.
-        gamma: γ, how strongly the structure is held to the given one.
+        lam: λ, the weight of the smoothness over the graph; may be negative for heterophily.
+        gamma: γ, the weight of ‖S − A‖², which keeps the structure close to the given graph.
         mu1: μ₁, the weight of ‖S‖₁.
         mu2: μ₂, the weight of ‖S‖².
-        eta1: η₁, the feature step; ``None`` takes 1/(2+2λ), which makes the step an average of X and of D⁻¹SH.
-        eta2: η₂, the structure step; ``None`` takes 1/(2(γ+μ₂)), the exact minimiser of ``objective="degree"``.
+        eta1: η₁, the step size of the features; ``None`` is 1/(2+2λ), which makes a step an average of X and D⁻¹SH.
+        eta2: η₂, the step size of the structure; ``None`` is 1/(2(γ+μ₂)), the exact minimiser for
+            ``objective="degree"``.
     """
 
     lam: Annotated[Scalar, PER_TRIAL] = 2.6
@@ -54,53 +55,48 @@ class ASMPParams:
                 continue
             if value is None and name in ("eta1", "eta2"):
                 continue
-            check_number(name, value, -LARGEST, LARGEST)
+            check_number(name, value, -MAX_SCALAR, MAX_SCALAR)
             object.__setattr__(self, name, float(value))
 
     def resolved(self) -> tuple[Scalar, Scalar, Scalar, Scalar, Scalar, Scalar]:
-        """The six values in the order of :data:`SCALARS`, with the step sizes filled in."""
+        """The six values in the order of :data:`SCALARS`, with default step sizes in place of ``None``."""
         if self.eta1 is None and not isinstance(self.lam, Tensor) and self.lam == -1:
-            raise ConfigError("lam is -1, for which eta1 has no default; give eta1.")
-        both = self.gamma + self.mu2
-        if self.eta2 is None and not isinstance(both, Tensor) and both == 0:
-            raise ConfigError("gamma + mu2 is 0, for which eta2 has no default; give eta2.")
+            raise ConfigError("eta1 has no default if lam is -1; set eta1.")
+        curvature = self.gamma + self.mu2
+        if self.eta2 is None and not isinstance(curvature, Tensor) and curvature == 0:
+            raise ConfigError("eta2 has no default if gamma + mu2 is 0; set eta2.")
         eta1 = 1 / (2 + 2 * self.lam) if self.eta1 is None else self.eta1
-        eta2 = 1 / (2 * both) if self.eta2 is None else self.eta2
+        eta2 = 1 / (2 * curvature) if self.eta2 is None else self.eta2
         return self.lam, self.gamma, self.mu1, self.mu2, eta1, eta2
 
     def tensors(self, like: Tensor, batch_shape: torch.Size) -> tuple[Tensor, ...]:
-        """The six as tensors of ``like``'s dtype and device, each of shape () or ``batch_shape``."""
+        """The six scalars with the dtype and device of ``like``, each of shape () or ``batch_shape``."""
         values = []
         for name, value in zip(SCALARS, self.resolved(), strict=True):
             tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
             if tensor.shape not in (torch.Size(), batch_shape):
                 raise ConfigError(
-                    f"{name} has shape {tuple(tensor.shape)}; it must be one number, or one for each trial, "
-                    f"of shape {tuple(batch_shape)}."
+                    f"{name} has shape {tuple(tensor.shape)}; it must be one number or one per trial, of shape "
+                    f"{tuple(batch_shape)}."
                 )
             values.append(tensor)
         return tuple(values)
 
 
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name} must be one of {', '.join(allowed)}; it is {value!r}.")
-
-
 @dataclass(frozen=True)
 class Scheme:
-    """Which of the variants of ASMP is run.
+    """The variant of ASMP.
 
     Args:
-        objective: "paper" is p and its recursion as printed; "degree" is q, which each half-step provably lowers.
+        objective: "paper" is p with its recursion as printed; "degree" is q, which no half-step increases (proved).
         support: "edges" keeps S on the given edges; "dense" lets S grow anywhere (N × N memory).
         structure: "adaptive" takes gradient steps in S; "exact" minimises over S ("degree" only); "frozen" keeps S = A.
         update: "alternating" (H, then S at the new H) or "joint" (both from the old pair, as in the paper's appendix).
-        normalization: "rw" is D⁻¹S; "sym" is D^(−1/2) S D^(−1/2), when frozen only.
-        h_steps: feature steps in each layer.
-        s_steps: structure steps in each layer.
-        unit_norm: compare rows of H scaled to length 1 in the structure step (not in the paper; the descent of
-            "degree" is then no longer guaranteed).
+        normalization: "rw" is D⁻¹S; "sym" is D^(−1/2) S D^(−1/2), for a frozen structure only.
+        h_steps: feature steps per layer.
+        s_steps: structure steps per layer.
+        unit_norm: normalise the rows of H in the structure step (not in the paper; descent of "degree" is then not
+            guaranteed).
     """
 
     objective: Objective = "degree"
@@ -113,24 +109,24 @@ class Scheme:
     unit_norm: bool = False
 
     def __post_init__(self) -> None:
-        one_of("objective", self.objective, ("paper", "degree"))
-        one_of("support", self.support, ("edges", "dense"))
-        one_of("structure", self.structure, ("adaptive", "exact", "frozen"))
-        one_of("update", self.update, ("alternating", "joint"))
-        one_of("normalization", self.normalization, ("rw", "sym"))
+        check_choice("objective", self.objective, ("paper", "degree"))
+        check_choice("support", self.support, ("edges", "dense"))
+        check_choice("structure", self.structure, ("adaptive", "exact", "frozen"))
+        check_choice("update", self.update, ("alternating", "joint"))
+        check_choice("normalization", self.normalization, ("rw", "sym"))
         check_count("h_steps", self.h_steps, 1, MAX_STEPS)
         check_count("s_steps", self.s_steps, 1, MAX_STEPS)
         if self.structure == "exact" and self.objective != "degree":
             raise ConfigError(
-                'structure="exact" needs objective="degree": the paper\'s objective has no closed minimiser over S.'
+                'structure="exact" needs objective="degree": the paper\'s objective has no closed-form minimiser.'
             )
         if self.normalization == "sym" and self.structure != "frozen":
             raise ConfigError('normalization="sym" needs structure="frozen": the structure step is derived for D⁻¹S.')
         if self.update == "joint" and (self.h_steps, self.s_steps) != (1, 1):
-            raise ConfigError('update="joint" moves H and S at once, so h_steps and s_steps must both be 1.')
+            raise ConfigError('update="joint" updates H and S together, so h_steps and s_steps must both be 1.')
 
     def leaves_edges(self, lam: Scalar) -> bool:
-        """Whether S may grow where the graph has no edge: never for q with λ ≥ 0, whose gradient there is ≥ 0."""
+        """Whether S may grow outside the edges; never for q with λ ≥ 0, whose gradient there is ≥ 0."""
         if self.support != "dense" or self.structure == "frozen":
             return False
         return self.objective == "paper" or bool(torch.as_tensor(lam < 0).any())

@@ -1,4 +1,4 @@
-"""The walk through the layers: the one loop that every backend shares."""
+"""The loop over the layers, shared by all backends."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from asgnn.asmp.dense import DenseSteps
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.gpu import GpuSteps
 from asgnn.asmp.objective import Terms
-from asgnn.asmp.params import ASMPParams, Scheme, one_of
+from asgnn.asmp.params import ASMPParams, Scheme
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import check_floats
-from asgnn.settings import MAX_LAYERS, check_count
+from asgnn.settings import MAX_LAYERS, check_choice, check_count
 
 Backend = Literal["auto", "dense", "edges", "gpu"]
 
 
 class Steps(Protocol):
-    """What a backend is: a start, two steps, the terms, and the way out of its own layout."""
+    """The interface of a backend: initial h and s, two steps, the objective, and conversion to the public layout."""
 
     h: Tensor
     s: Tensor
@@ -37,9 +37,11 @@ class Steps(Protocol):
 
 def _on_gpu(x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> Steps:
     if not x.is_cuda:
-        raise ConfigError('backend="gpu" needs CUDA and triton; use backend="edges" here.')
+        raise ConfigError('backend="gpu" needs x on a CUDA device; use backend="edges".')
     if not _has_kernels(scheme):
-        raise ConfigError('backend="gpu" has no kernels for unit_norm=True or normalization="sym"; use "edges".')
+        raise ConfigError(
+            'backend="gpu" has no kernels for unit_norm=True or normalization="sym"; use backend="edges".'
+        )
     return GpuSteps(x, adj, params, scheme)
 
 
@@ -56,15 +58,15 @@ BACKENDS: dict[str, Callable[[Tensor, Adjacency, ASMPParams, Scheme], Steps]] = 
 
 @dataclass(frozen=True)
 class Propagation:
-    """What ASMP returns.
+    """The result of ASMP.
 
     Attributes:
         h: (…, N, C) the features after the last layer.
         edge_index: (2, E) the entries of A with self-loops, in row order.
-        weights: S before the first layer and after each layer, K + 1 of them, each (…, E) in the order of
-            ``edge_index``, or (…, N, N) for dense support; empty when not asked for.
-        objective: the objective at the start and after each half-step, term by term; empty when not asked for.
-        backend: the backend that did the work.
+        weights: S before the first layer and after each layer, K + 1 tensors, each (…, E) in the order of
+            ``edge_index``, or (…, N, N) for dense support; empty unless requested.
+        objective: the terms of the objective at the start and after each half-step; empty unless requested.
+        backend: the backend used.
     """
 
     h: Tensor
@@ -85,53 +87,53 @@ def propagate(
     weights: bool = True,
     trace: bool = False,
 ) -> Propagation:
-    """:func:`asgnn.asmp.asmp` on a prepared adjacency and a scheme.
+    """Run :func:`asgnn.asmp.asmp` on a prepared adjacency and a scheme.
 
-    Without ``weights`` and ``trace`` the last structure step, which no feature sees, is left out.
+    Without ``weights`` and ``trace`` the last structure step is skipped, because it does not change the features.
     """
     check_floats(x, "(…, N, C)", batched=True)
     check_count("layers", layers, 0, MAX_LAYERS)
-    one_of("backend", backend, ("auto", *BACKENDS))
+    check_choice("backend", backend, ("auto", *BACKENDS))
     if scheme.objective == "degree" and not adj.symmetric:
-        raise GraphError('objective="degree" needs symmetric weights, and edge_weight differs between i → j and j → i.')
+        raise GraphError('objective="degree" needs symmetric weights, but edge_weight differs between i → j and j → i.')
     leaves_edges = scheme.leaves_edges(params.lam)
     if backend == "auto":
         on_edges: Backend = "gpu" if x.is_cuda and _has_kernels(scheme) else "edges"
         backend = "dense" if leaves_edges else on_edges
     elif backend != "dense" and leaves_edges:
         raise ConfigError(
-            'support="dense" lets S grow where the graph has no edge, which an edge list cannot hold; '
-            'use backend="dense", or objective="degree" with λ ≥ 0, whose S stays on the edges.'
+            'support="dense" lets S grow outside the edges, which an edge list cannot represent; use backend="dense", '
+            'or objective="degree" with λ ≥ 0, whose S stays on the edges.'
         )
     steps = BACKENDS[backend](x, adj, params, scheme)
     h, s = steps.h, steps.s
     structures = [s]
     values = [Terms("start", 0, *steps.terms(h, s))] if trace else []
-    for layer, after, h, s in _walk(steps, scheme, layers, last_structure=weights or trace):
+    for layer, after, h, s in _half_steps(steps, scheme, layers, last_structure=weights or trace):
         if trace:
             values.append(Terms(after, layer, *steps.terms(h, s)))
         if after != "H" or scheme.structure == "frozen":
             structures.append(s)
-    given_out = tuple(steps.structure(s) for s in structures) if weights else ()
-    return Propagation(steps.features(h), adj.edge_index, given_out, tuple(values), backend)
+    all_weights = tuple(steps.structure(s) for s in structures) if weights else ()
+    return Propagation(steps.features(h), adj.edge_index, all_weights, tuple(values), backend)
 
 
-def _walk(
+def _half_steps(
     steps: Steps, scheme: Scheme, layers: int, last_structure: bool
 ) -> Iterator[tuple[int, Literal["H", "S", "joint"], Tensor, Tensor]]:
-    """The order of the half-steps; yields the pair after each kind of step of each layer."""
+    """Yield H and S after the feature steps and after the structure steps of each layer."""
     h, s = steps.h, steps.s
     adaptive = scheme.structure != "frozen"
     for layer in range(1, layers + 1):
-        move_s = adaptive and (layer < layers or last_structure)
-        if move_s and scheme.update == "joint":
+        update_s = adaptive and (layer < layers or last_structure)
+        if update_s and scheme.update == "joint":
             h, s = steps.h_step(h, s), steps.s_step(h, s)
             yield layer, "joint", h, s
             continue
         for _ in range(scheme.h_steps):
             h = steps.h_step(h, s)
         yield layer, "H", h, s
-        if move_s:
+        if update_s:
             for _ in range(scheme.s_steps):
                 s = steps.s_step(h, s)
             yield layer, "S", h, s

@@ -1,10 +1,10 @@
 r"""Lipschitz constants and step-size bounds, as functions of the scalars.
 
-For ``objective="paper"`` these are the paper's own statements (its lemmas on f_H, f_S and the joint f, and its
-theorem). They rest on :math:`\|L_{rw}\|_2 \le 2`, which is false for irregular graphs (a star with self-loops on 30
-nodes has 2.91), so the bounds are given for reference and do not guarantee descent of p.
+For ``objective="paper"`` these are the statements of the paper (its lemmas on f_H, f_S and the joint f, and its
+theorem). They rely on :math:`\|L_{rw}\|_2 \le 2`, which is false for irregular graphs (2.91 for a star with
+self-loops on 30 nodes), so they are given for reference and do not guarantee descent of p.
 
-For ``objective="degree"`` they are ours and they do guarantee it: see ``docs/maths.md`` for the proofs.
+For ``objective="degree"`` they are ours and guarantee descent; see ``docs/maths.md`` for the proofs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asgnn.asmp.params import Objective
 
 def lipschitz_h(lam: float, objective: Objective = "degree") -> float:
     r""":math:`L_H = 2 + 4\lambda`: in the Euclidean metric for p (paper), in the metric of D for q."""
-    del objective  # the same number for both; what differs is the metric it holds in, and whether it is true
+    del objective  # the same value for both; only the metric differs, and for p the bound may fail
     return 2 + 4 * abs(lam)
 
 
@@ -30,7 +30,7 @@ def lipschitz_s(
     feature_bound: float = 1.0,
     min_degree: float = 1.0,
 ) -> float:
-    r"""For q, the curvature :math:`2(\gamma + \mu_2)`, exactly. For p, the paper's lemma:
+    r"""For q, exactly the curvature :math:`2(\gamma + \mu_2)`. For p, the paper's lemma:
     :math:`2\gamma + 2\mu_2 + \frac{2\lambda}{c^2} N^2 B^2 + \frac{2\lambda}{c^3} N^3 \sqrt{N} B^2`.
     """
     if objective == "degree":
@@ -50,14 +50,14 @@ def lipschitz_joint(
     feature_bound: float = 1.0,
     min_degree: float = 1.0,
 ) -> float:
-    r"""A constant for H and S moved at once.
+    r"""The constant for a joint step in H and S.
 
     Paper: :math:`\max\{\sqrt{L_H^2 + m_1}, \sqrt{L_S^2 + m_2}\}` with
     :math:`m_1 = (1 + N\sqrt N / c)^2\, 4\lambda^2 N B^2 / c^2` and
     :math:`m_2 = (1 + N^2 / c)^2\, 4\lambda^2 N B^2 / c^2`.
 
     Degree: :math:`\max\{d(2 + 4\lambda),\, 2(\gamma + \mu_2)\} + \sqrt d\,(4 + 4\lambda) B`, with d the largest number
-    of entries in a row of A (self-loop included) and B a bound of the rows of H and X.
+    of entries in a row of A (self-loop included) and B a bound on the row norms of H and X.
     """
     l_h = lipschitz_h(lam, objective)
     b, c, n = feature_bound, min_degree, num_nodes
@@ -73,8 +73,8 @@ def lipschitz_joint(
 
 
 def max_eta(lipschitz: float) -> float:
-    """The open upper bound 2/L of the step sizes that lower an L-smooth function (plus a convex one, by prox).
+    """The strict upper bound 2/L on step sizes for descent of an L-smooth function (plus a convex one, by prox).
 
-    ``max_eta(lipschitz_h(lam))`` is the theorem's 1/(1+2λ); ``max_eta(lipschitz_s(…))`` its bound of η₂.
+    ``max_eta(lipschitz_h(lam))`` is the theorem's 1/(1+2λ), and ``max_eta(lipschitz_s(…))`` its bound on η₂.
     """
     return 2 / lipschitz

@@ -1,4 +1,4 @@
-"""The attacks: each takes a graph, a budget and a generator and returns the flips it would make."""
+"""Attacks: functions that take a graph, a budget and a random generator and return a perturbation."""
 
 from asgnn.attacks.dice import dice
 from asgnn.attacks.metattack import metattack
@@ -7,10 +7,10 @@ from asgnn.attacks.nettack import nettack, nettack_targets
 from asgnn.attacks.pgd import pgd
 from asgnn.attacks.prbcd import grbcd, prbcd
 from asgnn.attacks.random_flips import random_flips
-from asgnn.attacks.surrogate import Surrogate, fit_surrogate
+from asgnn.attacks.surrogate import SurrogateGCN, fit_surrogate
 
 __all__ = [
-    "Surrogate",
+    "SurrogateGCN",
     "dice",
     "fit_surrogate",
     "grbcd",

@@ -1,4 +1,4 @@
-"""The linear surrogate Â²XW: a two-layer GCN without its non-linearity, as attackers train it."""
+"""The linear surrogate Â²XW of Nettack and Metattack: a two-layer GCN without its non-linearity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
-from torch.nn import functional as nn
+from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.attacks.rules import check_labelled
@@ -26,20 +26,20 @@ def fit_linear(
     weight_decay: float = 5e-4,
     epochs: int = 200,
 ) -> Tensor:
-    """The weight W (F, C) = W₁W₂ of the surrogate softmax(Â²XW), float32 on the CPU.
+    """Train the linear surrogate softmax(Â²XW) and return W = W₁W₂ (F, C), float32 on the CPU.
 
-    Trained by Adam on the cross entropy of the labels of ``train``, without bias, dropout or early stopping. Â²X does
-    not change, so only its rows at ``train`` are formed.
+    Adam minimises the cross-entropy on ``train``, without bias, dropout or early stopping. Â²X does not change, so
+    only its rows at ``train`` are computed.
 
     Time O(epochs · |train| · F · hidden), memory O(|train| · F).
 
     Args:
-        data: the graph, with labels; of these only those of ``train`` are read, and the number of classes.
+        data: the graph with labels; only those of ``train`` and the number of classes are used.
         train: the nodes whose labels are known, as numbers or a mask.
-        rng: a CPU generator, from which the first weights are drawn.
+        rng: a CPU generator for the initial weights.
         hidden: columns of W₁.
-        lr: the step of Adam.
-        weight_decay: the factor on the weights in the gradient.
+        lr: learning rate of Adam.
+        weight_decay: L2 penalty.
         epochs: steps of Adam.
     """
     train = check_labelled(train, data)
@@ -52,20 +52,20 @@ def fit_linear(
     adam = torch.optim.Adam([first, second], lr=lr, weight_decay=weight_decay)
     for _ in range(epochs):
         adam.zero_grad()
-        nn.cross_entropy(inputs @ first @ second, y[train]).backward()
+        F.cross_entropy(inputs @ first @ second, y[train]).backward()
         adam.step()
     with torch.no_grad():
         return first @ second
 
 
 def linear_logits(data: Data, weight: Tensor) -> Tensor:
-    """Â²XW (N, C), float64 on the CPU. Time O(nnz(X) C + E C)."""
+    """Return Â²XW (N, C), float64 on the CPU. Time O(nnz(X) C + E C)."""
     adj = normalised(data)
     return torch.from_numpy(adj @ (adj @ (Features.of(data.x).to_scipy() @ weight.double().cpu().numpy())))
 
 
 def normalised(data: Data) -> sp.csr_array:
-    """Â = D^-1/2 (A + I) D^-1/2, float64."""
+    """Return Â = D^-1/2 (A + I) D^-1/2, float64."""
     n = int(data.num_nodes)
     row, col = data.edge_index.cpu().numpy()
     loops = np.arange(n)
@@ -75,6 +75,6 @@ def normalised(data: Data) -> sp.csr_array:
 
 
 def glorot(rows: int, columns: int, rng: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Uniform weights (rows, columns), as in Glorot & Bengio 2010."""
+    """Return uniform random weights (rows, columns), as in Glorot & Bengio 2010."""
     bound = math.sqrt(6 / (rows + columns))
     return (2 * torch.rand(rows, columns, generator=rng, dtype=dtype) - 1) * bound

@@ -1,4 +1,4 @@
-"""Metattack: the graph as a hyper-parameter of the training it will spoil."""
+"""Metattack: poisoning by meta-gradients, with the graph as a hyper-parameter of the training."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from asgnn.attacks.rules import check_labelled, check_task, finish
 from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation
 from asgnn.progress import Progress
+from asgnn.settings import check_choice
 from asgnn.threads import one_thread
 
 Variant = Literal["self", "train", "both"]
-# the paper's λ: the share of the loss on the labelled nodes
+# the weight of the labelled nodes in the attacker's loss; the paper's λ
 SHARE: dict[str, float] = {"self": 0.0, "train": 1.0, "both": 0.5}
 NEVER = -math.inf
 
@@ -45,46 +46,45 @@ def metattack(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Perturbation:
-    r"""Flips that make a model trained on the graph err (Zügner & Günnemann, ICLR 2019, Alg. 1).
+    r"""Metattack: global poisoning by meta-gradients (Zügner & Günnemann, ICLR 2019, Alg. 1).
 
-    Each flip is the one whose meta-gradient promises most: the surrogate :math:`\hat A^2 X W_1 W_2` is trained from
-    a random start, the attacker's loss is taken at the end of the training, and its derivative in every pair of nodes
-    is taken through all steps of the training. The flips are in the order in which they were found, so the first k
-    are the attack with budget k.
+    The attack is greedy. For each flip, the surrogate :math:`\hat A^2 X W_1 W_2` is trained from a random
+    initialisation, and the attacker's loss after training is differentiated in every pair of nodes, through all steps
+    of the training. The allowed pair with the highest score is flipped. The flips are in the order in which they were
+    found, so the first k flips are the attack with budget k.
 
-    Threat model: global, poisoning. The attacker knows the graph, the features and the labels of ``train``, and
-    not the model that will be trained: the surrogate stands in for it. "self" raises the loss of all other nodes
-    against the labels that the surrogate gives them on the clean graph (Meta-Self), "train" that of the labelled
-    nodes (Meta-Train), "both" the mean of the two (Meta-Both).
+    Threat model: global, poisoning. The attacker knows the graph, the features and the labels of ``train``, but not
+    the model that will be trained; the surrogate replaces it. "self" maximises the loss of the unlabelled nodes with
+    respect to the labels that the surrogate predicts on the clean graph (Meta-Self), "train" the loss of the labelled
+    nodes (Meta-Train), and "both" the mean of the two (Meta-Both).
 
     Args:
         data: the clean graph.
-        budget: the number of flips, met exactly.
-        train: numbers or mask of the nodes whose labels are known.
-        rng: a CPU generator; equal states give equal flips on one machine.
-        variant: what the attacker's loss is.
-        exact: through the training, or, with ``False``, the sum of the gradients at its steps as if the weights did
-            not depend on the graph (the paper's A-Meta). Here the exact one is also the faster one.
-        inner: how the surrogate is trained.
+        budget: the exact number of flips.
+        train: the nodes whose labels are known, as numbers or a mask.
+        rng: a CPU generator; the same state gives the same flips on the same machine.
+        variant: the attacker's loss: "self", "train" or "both".
+        exact: whether to differentiate through the training. ``False`` sums the gradients at its steps and treats the
+            weights as constant (A-Meta in the paper); here this is slower than the exact gradient.
+        inner: settings of the surrogate's training.
         add: whether edges may be added.
         remove: whether edges may be removed.
-        degree_test: whether the degrees must stay plausible: :class:`~asgnn.attacks.degrees.DegreeTest`.
+        degree_test: whether the flips must pass :class:`~asgnn.attacks.degrees.DegreeTest`.
         allow_isolated: whether a removal may leave a node without an edge.
-        device: where to compute.
-        dtype: of the computation.
-        checkpoint: where a stopped attack is kept.
+        device: device of the computation; the CPU by default.
+        dtype: dtype of the computation.
+        checkpoint: stores the state after every flip; an interrupted attack resumes from it.
         progress: called after every flip.
 
-    Time O(T n² h + n² N + E n + N² C) a flip for n labelled nodes and T inner steps, whatever the number of features;
-    memory O(N²), a few matrices.
+    Time O(T n² h + n² N + E n + N² C) per flip for n labelled nodes and T inner steps, independent of the number of
+    features; memory O(N²), a few matrices.
     """
     check_task(data, budget)
     labelled = check_labelled(train, data)
     inner = inner or InnerTraining()
-    if variant not in SHARE:
-        raise ConfigError(f"variant must be self, train or both; it is {variant!r}.")
+    check_choice("variant", variant, tuple(SHARE))
     if not add and not remove:
-        raise ConfigError("Metattack can neither add nor remove edges with add=False and remove=False.")
+        raise ConfigError("add and remove are both False, so Metattack has nothing to flip; allow at least one.")
     if labelled.numel() == data.num_nodes and variant != "train":
         raise ConfigError("Every node is labelled, so none is left to attack; use variant='train'.")
     state = checkpoint.load() if checkpoint is not None else None
@@ -96,16 +96,16 @@ def metattack(
     place = torch.device(device or "cpu")
     with one_thread(place.type == "cpu"):
         graph = MetaGradient(data, labelled, state["pseudo"], SHARE[variant], inner, place, dtype)
-        rules = _Rules(add, remove, DegreeTest(graph.degree) if degree_test else None, allow_isolated)
+        constraints = _Constraints(add, remove, DegreeTest(graph.degree) if degree_test else None, allow_isolated)
         for u, v in flips:
             graph.flip(u, v)
         while len(flips) < budget:
-            # A start of its own for every flip, drawn by its number, so that a stopped attack goes on with the same.
+            # The seed depends on the number of the flip, so that a resumed attack uses the same initialisations.
             start = torch.Generator().manual_seed((seed + len(flips)) % 2**62)
-            # Alg. 1: train from a random start, back-propagate through the training, turn the sign on edges, …
+            # Alg. 1: train from a random initialisation, back-propagate, invert the sign on edges, …
             score = graph.scores(*graph.start(start), exact=exact)
-            # … take the highest entry that the constraints allow, and flip it
-            pair = rules.best(score, graph, flips)
+            # … and flip the allowed pair with the highest score
+            pair = constraints.best(score, graph, flips)
             if pair is None:
                 break
             graph.flip(*pair)
@@ -121,13 +121,13 @@ def metattack(
 
 
 def pseudo_labels(data: Data, labelled: Tensor, rng: torch.Generator) -> Tensor:
-    """(N,) the classes that a surrogate trained on the clean graph gives (Alg. 1, its first two lines)."""
+    """Return the classes (N,) that a surrogate trained on the clean graph predicts (Alg. 1, first two lines)."""
     return linear_logits(data, fit_linear(data, labelled, rng)).argmax(1)
 
 
 @dataclass(frozen=True)
-class _Rules:
-    """Which flips are allowed."""
+class _Constraints:
+    """The constraints on the flips."""
 
     add: bool
     remove: bool
@@ -135,32 +135,32 @@ class _Rules:
     allow_isolated: bool
 
     def best(self, score: Tensor, graph: MetaGradient, flips: list[list[int]]) -> tuple[int, int] | None:
-        """The pair of the highest score that may be flipped, or ``None``; ``score`` is spoilt."""
+        """Return the allowed pair with the highest score, or ``None``; overwrites ``score``."""
         row, col = graph.edges()
         degree = graph.degree
-        # edges apart, because what is allowed differs between additions and removals
+        # separate, because the constraints of additions and removals differ
         removals = score[row, col]
         if not self.remove:
             removals.fill_(NEVER)
         if not self.allow_isolated:
-            last = (degree == 1).to(score.device)
-            removals.masked_fill_(last[row] | last[col], NEVER)
+            leaf = (degree == 1).to(score.device)
+            removals.masked_fill_(leaf[row] | leaf[col], NEVER)
         if not self.add:
             score.fill_(NEVER)
         if self.degree_test is not None:
             values, kind = degree.unique(return_inverse=True)
-            added, removed = (
+            no_addition, no_removal = (
                 ~self.degree_test.allowed(degree, values.unsqueeze(1), values, step).to(score.device)
                 for step in (1, -1)
             )
             kind = kind.to(score.device)
-            score.masked_fill_(added[kind][:, kind], NEVER)
-            removals.masked_fill_(removed[kind[row], kind[col]], NEVER)
+            score.masked_fill_(no_addition[kind][:, kind], NEVER)
+            removals.masked_fill_(no_removal[kind[row], kind[col]], NEVER)
         score[row, col] = removals
         if flips:
             u, v = torch.tensor(flips, device=score.device).t()
             score[u, v] = NEVER
-        # rows first: torch finds the place of a maximum several times more slowly than the maximum
+        # by rows, because in torch argmax over the matrix is several times slower than amax
         first = int(score.amax(1).argmax())
         second = int(score[first].argmax())
         best = float(score[first, second])

@@ -1,4 +1,4 @@
-"""PGD topology attack: gradient ascent on flips that are allowed to be fractions, then sampling."""
+"""PGD topology attack: projected gradient ascent on relaxed flips, then rounding by sampling."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import Checkpoint, State
-from asgnn.attacks.problem import Loss, Problem, pose, unit_of
+from asgnn.attacks.problem import Loss, Problem, check_unit, make_problem
 from asgnn.attacks.relaxation import best_rounding, check_schedule, multiplier
 from asgnn.attacks.rules import finish
-from asgnn.attacks.surrogate import Edges, Surrogate, Victim
+from asgnn.attacks.surrogate import Edges, SurrogateGCN, Victim
 from asgnn.graphs import Perturbation
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.keys import from_keys, to_keys
 from asgnn.progress import Progress
 
-# Entries of the gradient that are in memory at a time: 16 MiB of float32.
+# The gradient is computed in blocks of this many entries: 16 MiB of float32.
 ENTRIES = 2**22
 
 Gradient = Callable[[int, int], Tensor]
-"""(first, last) → rows first … last − 1 of the N × N matrix of derivatives by the weight of the pair {i, j}."""
+"""(first, last) → rows first … last − 1 of the N × N matrix of derivatives in the weight of the pair {i, j}."""
 
 
 def pgd(
@@ -46,46 +46,48 @@ def pgd(
 ) -> Perturbation:
     r"""PGD topology attack (Xu et al., IJCAI 2019).
 
-    A flip of each pair is relaxed to s ∈ [0, 1]; the loss of a trained model on the graph
-    :math:`A + C \circ S` (C: 1 where an edge can be added, −1 where one can be removed) is raised by
+    The flip of each pair is relaxed to s ∈ [0, 1]. The loss of a trained model on the graph
+    :math:`A + C \circ S` (C: 1 where an edge can be added, −1 where one can be removed) is maximised by
 
     .. math:: s \leftarrow \Pi_{\{s \in [0, 1],\ 1^\top s \le \mathrm{budget}\}}(s + \eta_t \nabla_s), \qquad
               \eta_t = \mathrm{base\_lr} / (g \sqrt t),
 
-    and s is rounded by drawing flips with these probabilities and keeping the best set. Not in the paper: the unit g
-    is the largest entry of the first gradient, so that the first step of the best pair is ``base_lr`` whatever the
-    graph and the loss.
+    and s is rounded by sampling flips with these probabilities and keeping the best set. Not in the paper: g is the
+    largest entry of the first gradient, so that the first step of the best pair is ``base_lr`` for every graph and
+    loss.
 
-    Threat model: global evasion, white box if ``surrogate`` is the victim itself and grey box if not: the attacker
-    knows the graph, the features and the labels of ``train``, and where labels are not known takes the surrogate's
-    predictions for them (the usual white-box evaluation, which knows all labels, is ``train`` = all nodes, with the
-    attacked ones and the victim given). The model is fixed; flips that mislead it may or may not mislead one that is
-    trained on them.
+    Threat model: global evasion, white box if ``surrogate`` is the victim itself, grey box otherwise. The attacker
+    knows the graph, the features and the labels of ``train``. Unknown labels are replaced by the surrogate's
+    predictions. (For the usual white-box evaluation, in which all labels are known, pass all nodes as ``train``, the
+    attacked nodes as ``nodes`` and the victim as ``surrogate``.) The model is fixed, so the flips need not be
+    effective against a model that is trained on the flipped graph.
 
     Args:
         data: the clean graph.
-        budget: the number of flips, met exactly.
-        train: the nodes whose labels are known, numbers or a mask.
-        rng: a CPU generator; equal states give equal flips.
-        nodes: the attacked nodes; all outside ``train`` by default.
-        surrogate: the attacked model; by default a GCN is trained on the clean graph.
-        steps: of the ascent.
+        budget: the exact number of flips.
+        train: the nodes whose labels are known, as numbers or a mask.
+        rng: a CPU generator; the same state gives the same flips.
+        nodes: the attacked nodes, as numbers or a mask; by default all nodes outside ``train``.
+        surrogate: the attacked model; by default a GCN trained on the clean graph.
+        steps: steps of gradient ascent.
         base_lr: the first step of the best pair.
         loss: "tanh_margin" (Geisler et al. 2021), "cw" or "ce" (Xu et al. 2019).
-        samples: sets of flips that are tried at the end.
+        samples: sets of flips that are sampled for the rounding.
         allow_isolated: whether a removal may leave a node without an edge.
-        device: where to compute; where ``data`` is by default.
-        checkpoint: where to keep the state after each step, and to find that of a stopped run.
+        device: device of the computation; that of ``data`` by default.
+        checkpoint: stores the state after each step; an interrupted attack resumes from it.
         progress: called after each step.
 
-    Dense by nature: N² numbers for s and up to half as many for its projection; the gradient is never held whole, but
-    for a surrogate other than :class:`Surrogate`, which sees all N(N − 1) pairs as edges.
+    Memory is dense: N² numbers for s and up to half as many for its projection. The gradient is stored in full only
+    for a surrogate other than :class:`SurrogateGCN`, which gets all N(N − 1) pairs as edges.
     Time O(steps · N² (H + C)).
     """
     meta = {"attack": "pgd", "steps": steps, "base_lr": base_lr, "loss": loss, "samples": samples}
     check_schedule(steps, base_lr, samples)
     state = checkpoint.load() if checkpoint is not None else None
-    problem = pose(data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state)
+    problem = make_problem(
+        data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state
+    )
     if budget == 0:
         return finish(data, torch.empty(2, 0, dtype=torch.int64), 0, allow_isolated=allow_isolated, meta=meta)
     flips = DenseFlips(problem)
@@ -101,10 +103,10 @@ def pgd(
 
 
 class DenseFlips:
-    """How far each pair is flipped, s (N, N) above the diagonal, and the gradient of the problem's loss by it.
+    """The relaxed flips s (N, N), above the diagonal, and the gradient of the problem's loss in them.
 
-    The matrix of weights A + C ∘ (S + Sᵀ) is never formed: on the edges it is 1 − s, so it is S + Sᵀ plus a sparse
-    matrix with 1 − 2s on the edges.
+    The weighted adjacency matrix A + C ∘ (S + Sᵀ) is never formed: it is S + Sᵀ plus a sparse matrix with 1 − 2s on
+    the edges.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -113,19 +115,22 @@ class DenseFlips:
         self.s = torch.zeros(n, n, dtype=problem.inputs.dtype, device=problem.device)
         self.unit: float | None = None
         self.mu = 0.0
-        self.all_pairs: Tensor | None = None  # kept, so that a model sorts them once
+        self.all_pairs: Tensor | None = None  # the same tensor at every step, so that a model sorts it only once
         self.adj = Adjacency.of(torch.cat([edges, edges.flip(0)], dim=1), n)
         # row i of the upper triangle holds the edges first[i] … first[i+1] − 1
         self.first = torch.searchsorted(edges[0].contiguous(), torch.arange(n + 1, device=problem.device)).tolist()
 
     def nonzeros(self) -> tuple[Tensor, Tensor]:
-        """The pairs (2, P) with s > 0, by rows, and their s."""
+        """Return the pairs (2, P) with s > 0, sorted by row, and their s."""
         pairs = self.s.nonzero().t().contiguous()
         return pairs, self.s[pairs[0], pairs[1]]
 
-    def logits(self, victim: Surrogate) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
-        """Of the relaxed graph; the degrees (N, 1), as a leaf that gathers gradient; what went through the products."""
-        # The projection leaves few pairs above 0, so a sparse product is much the faster one.
+    def logits(self, victim: SurrogateGCN) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
+        """Return the logits on the relaxed graph, the degrees (N, 1) as a leaf that requires grad, and the products.
+
+        The products are those of :meth:`SurrogateGCN.layers`.
+        """
+        # After the projection few pairs are above 0, so the sparse product is much faster.
         pairs, values = self.nonzeros()
         flips = Edges.of(torch.cat([pairs, pairs.flip(0)], dim=1), self.problem.num_nodes)
         both = torch.cat([values, values])
@@ -141,49 +146,52 @@ class DenseFlips:
         return logits, degree, products
 
     def gradient(self, victim: Victim | None = None) -> Gradient:
-        """Of the loss, by the weight of each pair; not yet turned by C. ``victim`` in place of the problem's own."""
+        """Return the gradient of the loss in the weight of each pair, before multiplication by C.
+
+        ``victim`` replaces that of the problem.
+        """
         victim = self.problem.victim if victim is None else victim
-        if not isinstance(victim, Surrogate):
+        if not isinstance(victim, SurrogateGCN):
             return self._gradient_by_edges(victim)
         logits, degree, products = self.logits(victim)
         inputs, outputs = zip(*products, strict=True)
         of_degree, *of_outputs = torch.autograd.grad(self.problem.value(logits), [degree, *outputs])
-        # ∂/∂A_ij = Σ over the products of ⟨∂/∂output_i, input_j⟩, and the degree is the product with 1
+        # ∂/∂A_ij = Σ over the products of ⟨∂/∂output_i, input_j⟩; the degree is the product with the all-ones vector
         left = torch.cat([of_degree, *of_outputs], dim=1)
         right = torch.cat([torch.ones_like(degree), *inputs], dim=1).detach()
-        # a pair is two entries: L Rᵀ + R Lᵀ = [L R] [R L]ᵀ
+        # a pair has two entries: L Rᵀ + R Lᵀ = [L R] [R L]ᵀ
         left, right = torch.cat([left, right], dim=1), torch.cat([right, left], dim=1)
         return lambda first, last: left[first:last] @ right.t()
 
     def _gradient_by_edges(self, victim: Victim) -> Gradient:
         both = self.s + self.s.t()
         both[self.adj.row, self.adj.col] = 1 - both[self.adj.row, self.adj.col]
-        apart = ~torch.eye(self.problem.num_nodes, dtype=torch.bool, device=self.s.device)
+        off_diagonal = ~torch.eye(self.problem.num_nodes, dtype=torch.bool, device=self.s.device)
         if self.all_pairs is None:
-            self.all_pairs = apart.nonzero().t()
-        weight = both[apart].requires_grad_()
+            self.all_pairs = off_diagonal.nonzero().t()
+        weight = both[off_diagonal].requires_grad_()
         of_weight = self.problem.gradient(victim(self.problem.inputs, self.all_pairs, weight), weight)
-        whole = torch.zeros_like(both)
-        whole[apart] = of_weight
-        return lambda first, last: whole[first:last] + whole[:, first:last].t()
+        full = torch.zeros_like(both)
+        full[off_diagonal] = of_weight
+        return lambda first, last: full[first:last] + full[:, first:last].t()
 
     def ascend(self, gradient: Gradient, rate: float, budget: int) -> None:
         """s ← Π(s + rate / unit · C ∘ ∇), in place."""
-        unit = self.measured(gradient)
+        unit = self.step_unit(gradient)
         for first, last, rows in self._rows(gradient):
             self.s[first:last].add_(rows, alpha=rate / unit)
-        # the multiplier falls slowly from step to step
+        # μ decreases slowly between steps, so half of the last one is a good lower bound
         self.mu = multiplier(self.s, budget, self.mu / 2)
         self.s.sub_(self.mu).clamp_(0, 1)
 
-    def measured(self, gradient: Gradient) -> float:
-        """The unit of the steps: the largest entry of the first gradient."""
-        if self.unit is None:  # NaN where one of the rows has it
-            self.unit = unit_of(float(torch.stack([rows.abs().max() for _, _, rows in self._rows(gradient)]).max()))
+    def step_unit(self, gradient: Gradient) -> float:
+        """Return the unit of the step size: the largest entry of the first gradient."""
+        if self.unit is None:  # torch's max propagates NaN, which check_unit rejects
+            self.unit = check_unit(float(torch.stack([rows.abs().max() for _, _, rows in self._rows(gradient)]).max()))
         return self.unit
 
     def _rows(self, gradient: Gradient) -> Iterator[tuple[int, int, Tensor]]:
-        """(first, last, the rows of C ∘ ∇ above the diagonal), a few at a time."""
+        """Yield (first, last, rows first … last − 1 of C ∘ ∇ above the diagonal)."""
         n = self.problem.num_nodes
         height = max(1, ENTRIES // n)
         for first in range(0, n, height):
@@ -194,9 +202,9 @@ class DenseFlips:
             yield first, last, rows.triu_(first + 1)
 
     def ranked(self, budget: int) -> tuple[Tensor, Tensor]:
-        """Pairs (2, P) and their s, on the CPU, the best first: by s, and those with s = 0 by the gradient.
+        """Return pairs (2, P) and their s on the CPU, best first: sorted by s, and by the gradient where s = 0.
 
-        As many as any rounding can need: only edges are ever passed over, to leave no node alone.
+        P = budget + E suffices for every rounding, because only removals can be skipped (to isolate no node).
         """
         n = self.problem.num_nodes
         pairs, values = self.nonzeros()
@@ -208,7 +216,7 @@ class DenseFlips:
         keys: list[Tensor] = []
         scores: list[Tensor] = []
         gradient = self.gradient()
-        self.measured(gradient)
+        self.step_unit(gradient)  # rejects a gradient of 0
         for first, last, rows in self._rows(gradient):
             rows.masked_fill_(self.s[first:last] > 0, -torch.inf)
             rows.masked_fill_(torch.ones_like(rows, dtype=torch.bool).tril_(first), -torch.inf)
@@ -220,7 +228,7 @@ class DenseFlips:
         return torch.cat([pairs, more], dim=1), torch.cat([values, values.new_zeros(more.size(1))])
 
     def state(self, step: int, rng: torch.Generator) -> State:
-        """What the run needs to go on, s by its non-zeros; shares no memory with what changes later."""
+        """Return the checkpoint after ``step`` steps, with s as its non-zeros; shares no memory with this object."""
         pairs, values = self.nonzeros()
         return {
             "step": torch.tensor(step),
@@ -232,7 +240,7 @@ class DenseFlips:
         }
 
     def restore(self, state: State | None, rng: torch.Generator) -> int:
-        """Go on from ``state``; the number of the next step."""
+        """Load ``state``, if any, and return the number of the next step."""
         if state is None:
             return 0
         pairs = from_keys(state["keys"].to(self.s.device), self.problem.num_nodes)

@@ -1,28 +1,28 @@
-"""PR-BCD and GR-BCD: attacks by the gradient of a random block of pairs, for graphs whose pairs do not fit in memory.
+"""PR-BCD and GR-BCD: gradient attacks on random blocks of pairs, for graphs whose N² pairs do not fit in memory.
 
-PyG has both (``torch_geometric.contrib.nn``), and a test compares with them. They are written here because PyG's draw
-from torch's global generator, cannot be stopped and resumed, may isolate nodes and may return fewer flips than the
-budget.
+PyG has both (``torch_geometric.contrib.nn``), and a test compares with them. They are reimplemented here because those
+of PyG use torch's global generator, cannot be resumed, may isolate nodes and may return fewer flips than the budget.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import Checkpoint, State
-from asgnn.attacks.problem import Loss, Problem, pose, unit_of
-from asgnn.attacks.relaxation import best_rounding, check_schedule, first_allowed, project
-from asgnn.attacks.rules import finish
+from asgnn.attacks.problem import Loss, Problem, check_unit, make_problem
+from asgnn.attacks.relaxation import best_rounding, check_schedule, project
+from asgnn.attacks.rules import finish, first_allowed
 from asgnn.attacks.surrogate import Victim
 from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 from asgnn.progress import Progress
+from asgnn.settings import check_count
 
 
 def prbcd(
@@ -46,20 +46,21 @@ def prbcd(
 ) -> Perturbation:
     r"""Projected randomized block coordinate descent (Geisler et al., NeurIPS 2021, Alg. 1).
 
-    As :func:`~asgnn.attacks.pgd`, but only a random block of pairs has a value s > 0 at a time: after each step the
-    pairs whose s is 0 (at least the lower half) make room for new ones. The last ``fine_tune`` steps keep the block,
-    with steps that shrink as 1/√t. As in the authors' code, though not in their listing, the block of the step whose
-    ``budget`` highest pairs, flipped, gave the highest loss is the one that is refined and rounded. Not in the paper:
-    steps are counted in units of the largest entry of the first gradient, as for PGD.
+    As :func:`~asgnn.attacks.pgd`, but only the pairs of a random block can have s > 0. After each step, the pairs with
+    s = 0 (at least the lower half of the block) are replaced by new random pairs. The last ``fine_tune`` steps keep
+    the block, and their step size decreases as 1/√t. The block that is fine-tuned and rounded is the best one: that
+    of the step at which flipping the ``budget`` pairs with the highest s gave the highest loss (as in the authors'
+    code, not in Alg. 1). Not in the paper: the step size is relative to the largest entry of the first gradient, as
+    for PGD.
 
     Threat model: as :func:`~asgnn.attacks.pgd`: global evasion of a fixed model, with the labels of ``train``.
 
     Args:
         data, budget, train, rng, nodes, surrogate, loss, samples, allow_isolated, device, checkpoint, progress:
             as for :func:`~asgnn.attacks.pgd`.
-        steps: in all.
-        fine_tune: how many of them, at the end, keep the block.
-        block_size: pairs that have a value at a time, at least twice the budget; all pairs where there are no more.
+        steps: total number of steps.
+        fine_tune: number of final steps that keep the block.
+        block_size: number of pairs in the block, at least twice the budget or all pairs.
         base_lr: the first step of the best pair.
 
     Time O(steps · (E + block) (H + C)), memory O((E + block) (H + C)); never N².
@@ -74,39 +75,40 @@ def prbcd(
         "samples": samples,
     }
     check_schedule(steps, base_lr, samples)
-    if fine_tune < 0:
-        raise ConfigError(f"fine_tune must be 0 or more; it is {fine_tune}.")
+    check_count("fine_tune", fine_tune, 0)
     state = checkpoint.load() if checkpoint is not None else None
-    problem = pose(data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state)
+    problem = make_problem(
+        data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state
+    )
     _check_block(block_size, budget, problem)
     if budget == 0:
         return finish(data, torch.empty(2, 0, dtype=torch.int64), 0, allow_isolated=allow_isolated, meta=meta)
-    run = _Run.start(problem, block_size, rng) if state is None else _Run.restore(state, problem, rng)
-    drawn = max(0, steps - fine_tune)  # steps after which the block changes
-    for step in range(run.step, steps):
-        gradient = block_gradient(problem, run.keys, run.s)  # Alg. 1, lines 6–7
-        unit = run.unit or unit_of(float(gradient.abs().max()))
-        rate = base_lr / unit / math.sqrt(max(0, step - drawn) + 1)
-        s = project(run.s + rate * gradient, budget)  # Alg. 1, line 8
-        run = _Run(step + 1, run.keys, s, unit, *run.better(problem, s, budget))
-        if step < drawn - 1:
-            run = run.resampled(problem, block_size, rng)  # Alg. 1, lines 9–14
-        elif step == drawn - 1:
-            run = run.at_best()
+    block = _Block.start(problem, block_size, rng) if state is None else _Block.restore(state, problem, rng)
+    resampling = max(0, steps - fine_tune)  # number of steps before fine-tuning
+    for step in range(block.step, steps):
+        gradient = block_gradient(problem, block.keys, block.s)  # Alg. 1, lines 6–7
+        unit = block.unit or check_unit(float(gradient.abs().max()))
+        rate = base_lr / unit / math.sqrt(max(0, step - resampling) + 1)
+        s = project(block.s + rate * gradient, budget)  # Alg. 1, line 8
+        block = block.updated(problem, s, unit, budget)
+        if step < resampling - 1:
+            block = block.resampled(problem, block_size, rng)  # Alg. 1, lines 9–14
+        elif step == resampling - 1:
+            block = block.at_best()
         if checkpoint is not None:
-            checkpoint.save(problem.state() | run.state(rng))
+            checkpoint.save(problem.state() | block.state(rng))
         if progress is not None:
             progress(step + 1, steps)
-    run = run.at_best()
-    gradient = block_gradient(problem, run.keys, run.s)
-    if not run.unit:
-        unit_of(float(gradient.abs().max()))
-    # by s, and where that is 0 by the gradient
+    block = block.at_best()
+    gradient = block_gradient(problem, block.keys, block.s)
+    if not block.unit:
+        check_unit(float(gradient.abs().max()))
+    # sorted by s, and by the gradient where s = 0
     order = gradient.argsort(descending=True, stable=True)
-    order = order[run.s[order].argsort(descending=True, stable=True)]
-    pairs = from_keys(run.keys[order], problem.num_nodes).cpu()
+    order = order[block.s[order].argsort(descending=True, stable=True)]
+    pairs = from_keys(block.keys[order], problem.num_nodes).cpu()
     chosen = best_rounding(
-        problem, pairs, run.s[order].cpu(), budget, samples, rng, allow_isolated=allow_isolated
+        problem, pairs, block.s[order].cpu(), budget, samples, rng, allow_isolated=allow_isolated
     )  # Alg. 1, line 16
     return finish(data, chosen, budget, allow_isolated=allow_isolated, meta=meta)
 
@@ -129,24 +131,25 @@ def grbcd(
 ) -> Perturbation:
     """Greedy randomized block coordinate descent (Geisler et al., NeurIPS 2021, Alg. 2).
 
-    Each step draws a block of pairs and makes at once the flips of the highest gradient in it, ``budget / steps`` of
-    them. No pair is flipped twice. The flips are in the order in which they were made.
+    Each step draws a random block of pairs and flips the ``budget / steps`` pairs with the highest gradient in it. No
+    pair is flipped twice. The flips are in the order in which they were made.
 
     Threat model: as :func:`~asgnn.attacks.pgd`: global evasion of a fixed model, with the labels of ``train``.
 
     Args:
         data, budget, train, rng, nodes, surrogate, loss, allow_isolated, device, checkpoint, progress:
             as for :func:`~asgnn.attacks.pgd`.
-        steps: at most; no more than ``budget`` are made.
-        block_size: pairs drawn for each step, at least twice the budget; all pairs where there are no more.
+        steps: number of steps; at most ``budget`` are made.
+        block_size: number of pairs drawn for each step, at least twice the budget or all pairs.
 
     Time O(steps · (E + block) (H + C)), memory O((E + block) (H + C)); never N².
     """
     meta = {"attack": "grbcd", "steps": steps, "block_size": block_size, "loss": loss}
-    if steps < 1:
-        raise ConfigError(f"A greedy attack takes at least one step; steps is {steps}.")
+    check_count("steps", steps)
     state = checkpoint.load() if checkpoint is not None else None
-    problem = pose(data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state)
+    problem = make_problem(
+        data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state
+    )
     _check_block(block_size, budget, problem)
     n, total = problem.num_nodes, min(steps, budget)
     made, start = torch.empty(2, 0, dtype=torch.int64), 0
@@ -157,12 +160,12 @@ def grbcd(
         edges = problem.flipped(made)
         keys = draw_block(problem, block_size, rng)  # Alg. 2, lines 3–4
         keys = keys[~contains(to_keys(made, n).to(keys.device), keys)]
-        nothing = torch.zeros(keys.numel(), device=keys.device)
-        gradient = block_gradient(problem, keys, nothing, edges)  # Alg. 2, lines 7–8
+        no_flips = torch.zeros(keys.numel(), device=keys.device)
+        gradient = block_gradient(problem, keys, no_flips, edges)  # Alg. 2, lines 7–8
         if step == start:
-            unit_of(float(gradient.abs().max()))
+            check_unit(float(gradient.abs().max()))
         ranked = from_keys(keys[gradient.argsort(descending=True, stable=True)], n).cpu()
-        # what an earlier step could not find is made up for here
+        # includes flips that earlier steps could not find
         count = (step + 1) * budget // total - made.size(1)
         flips = first_allowed(ranked, count, edges.cpu(), n, allow_isolated=allow_isolated)
         made = torch.cat([made, flips], dim=1)
@@ -174,44 +177,45 @@ def grbcd(
 
 
 def _check_block(block_size: int, budget: int, problem: Problem) -> None:
-    # a block is drawn with repeats, so one of just the budget's size would hold fewer pairs
+    # pairs are drawn with replacement, so a block of block_size = budget would have fewer distinct pairs
     if block_size < min(2 * budget, problem.pairs):
         raise ConfigError(
-            f"A block must hold at least twice the budget of {budget} flips, or all pairs; block_size is {block_size}."
+            f"block_size must be at least twice the budget of {budget} flips, or all pairs; it is {block_size}."
         )
 
 
 def draw_block(problem: Problem, size: int, rng: torch.Generator) -> Tensor:
-    """Keys of random pairs, u < v, in order: about ``size`` (pairs drawn twice count once), or all where all fit."""
+    """Return the sorted keys of about ``size`` random pairs, u < v (fewer after duplicates), or of all pairs."""
     n = problem.num_nodes
     if problem.pairs <= size:
         return to_keys(torch.triu_indices(n, n, 1), n).to(problem.device)
     u = torch.randint(n, (size,), generator=rng)
     v = torch.randint(n - 1, (size,), generator=rng)
-    v += v >= u  # uniform among the nodes that are not u
+    v += v >= u  # uniform over the nodes other than u
     return unique_keys(to_keys(torch.stack([torch.minimum(u, v), torch.maximum(u, v)]), n)).to(problem.device)
 
 
 def block_gradient(problem: Problem, keys: Tensor, s: Tensor, edges: Tensor | None = None) -> Tensor:
-    """The derivative of the loss by each pair's s, on the graph ``edges`` (the clean one by default) flipped by s.
+    """Return the gradient of the loss in s, on the graph ``edges`` (by default the clean one) with relaxed flips s.
 
     Time and memory of a forward and a backward pass over E + block edges.
     """
     n = problem.num_nodes
-    given = problem.edges.to(problem.device) if edges is None else edges
-    place = torch.searchsorted(to_keys(given, n), keys).clamp_(max=max(0, given.size(1) - 1))
-    there = contains(to_keys(given, n), keys)
+    if edges is None:
+        edges = problem.edges.to(problem.device)
+    position = torch.searchsorted(to_keys(edges, n), keys).clamp_(max=max(0, edges.size(1) - 1))
+    present = contains(to_keys(edges, n), keys)
     s = s.detach().to(problem.inputs.dtype).requires_grad_()
-    kept = torch.ones(given.size(1), dtype=s.dtype, device=s.device).index_add(0, place[there], -s[there])
-    pairs = torch.cat([given, from_keys(keys[~there], n)], dim=1)
-    weight = torch.cat([kept, s[~there]]).clamp(0, 1)
+    kept = torch.ones(edges.size(1), dtype=s.dtype, device=s.device).index_add(0, position[present], -s[present])
+    pairs = torch.cat([edges, from_keys(keys[~present], n)], dim=1)
+    weight = torch.cat([kept, s[~present]]).clamp(0, 1)
     logits = problem.victim(problem.inputs, torch.cat([pairs, pairs.flip(0)], dim=1), torch.cat([weight, weight]))
     return problem.gradient(logits, s)
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
-    """PR-BCD between two steps: the block, by its keys, with its s; and the best one so far."""
+class _Block:
+    """The state of PR-BCD after ``step`` steps: the keys and s of the block, and of the best block so far."""
 
     step: int
     keys: Tensor
@@ -222,20 +226,21 @@ class _Run:
     best_s: Tensor
 
     @classmethod
-    def start(cls, problem: Problem, size: int, rng: torch.Generator) -> _Run:
+    def start(cls, problem: Problem, size: int, rng: torch.Generator) -> _Block:
         keys = draw_block(problem, size, rng)
         s = torch.zeros(keys.numel(), dtype=problem.inputs.dtype, device=keys.device)
         return cls(0, keys, s, 0.0, -math.inf, keys, s)
 
-    def better(self, problem: Problem, s: Tensor, budget: int) -> tuple[float, Tensor, Tensor]:
-        """The best so far and ``s`` on the present block: whose highest values, flipped, give the higher loss."""
+    def updated(self, problem: Problem, s: Tensor, unit: float, budget: int) -> _Block:
+        """Return the state after a step to ``s``: the new best if flipping the highest s gives a higher loss."""
         highest = s.topk(min(budget, s.numel())).indices
         flips = from_keys(self.keys[highest[s[highest] > 0]], problem.num_nodes)
         value = problem.value_after(flips)
-        return (value, self.keys, s) if value > self.best_value else (self.best_value, self.best_keys, self.best_s)
+        block = replace(self, step=self.step + 1, s=s, unit=unit)
+        return replace(block, best_value=value, best_keys=self.keys, best_s=s) if value > self.best_value else block
 
-    def resampled(self, problem: Problem, size: int, rng: torch.Generator) -> _Run:
-        """The pairs with s > 0, but no more than half of the block, and new ones with s = 0."""
+    def resampled(self, problem: Problem, size: int, rng: torch.Generator) -> _Block:
+        """Return a block with the highest s > 0, at most half of the block, and new random pairs with s = 0."""
         if self.keys.numel() == problem.pairs:
             return self
         order = self.s.argsort(descending=True, stable=True)
@@ -245,17 +250,16 @@ class _Run:
         fresh = fresh[~contains(keys, fresh)]
         keys, place = torch.cat([keys, fresh]).sort()
         s = torch.cat([self.s[order][at], self.s.new_zeros(fresh.numel())])[place]
-        return _Run(self.step, keys, s, self.unit, self.best_value, self.best_keys, self.best_s)
+        return replace(self, keys=keys, s=s)
 
-    def at_best(self) -> _Run:
-        return _Run(self.step, self.best_keys, self.best_s, self.unit, self.best_value, self.best_keys, self.best_s)
+    def at_best(self) -> _Block:
+        return replace(self, keys=self.best_keys, s=self.best_s)
 
     def state(self, rng: torch.Generator) -> State:
-        numbers = torch.tensor([self.unit, self.best_value], dtype=torch.float64)
         return {
             "step": torch.tensor(self.step),
             "rng": rng.get_state(),
-            "numbers": numbers,
+            "numbers": torch.tensor([self.unit, self.best_value], dtype=torch.float64),
             "keys": self.keys,
             "s": self.s,
             "best_keys": self.best_keys,
@@ -263,8 +267,8 @@ class _Run:
         }
 
     @classmethod
-    def restore(cls, state: State, problem: Problem, rng: torch.Generator) -> _Run:
+    def restore(cls, state: State, problem: Problem, rng: torch.Generator) -> _Block:
         rng.set_state(state["rng"])
         unit, best_value = state["numbers"].tolist()
-        block = [state[name].to(problem.device) for name in ("keys", "s", "best_keys", "best_s")]
-        return cls(int(state["step"]), block[0], block[1], unit, best_value, block[2], block[3])
+        keys, s, best_keys, best_s = (state[name].to(problem.device) for name in ("keys", "s", "best_keys", "best_s"))
+        return cls(int(state["step"]), keys, s, unit, best_value, best_keys, best_s)

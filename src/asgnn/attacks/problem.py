@@ -1,4 +1,4 @@
-"""What the gradient attacks have in common: the loss they raise, on which nodes, and what the attacker may know."""
+"""The problem that every gradient attack solves: the loss to maximise, the attacked nodes, the known labels."""
 
 from __future__ import annotations
 
@@ -13,46 +13,48 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import State
-from asgnn.attacks.rules import check_labelled, check_nodes, check_task
-from asgnn.attacks.surrogate import Surrogate, Victim, fit_surrogate
+from asgnn.attacks.rules import check_labelled, check_task
+from asgnn.attacks.surrogate import SurrogateGCN, Victim, fit_surrogate
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import labels_of
+from asgnn.graphs.checks import node_numbers
 from asgnn.graphs.features import Features
 from asgnn.graphs.keys import from_keys, single_keys, to_keys
+from asgnn.settings import check_choice
 
 Loss = Literal["tanh_margin", "cw", "ce"]
 
 
 def _margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The best wrong class's lead over the label; positive where the node is misclassified."""
+    """Return the highest logit of a wrong class minus that of the label; positive where misclassified."""
     at_label = logits.gather(1, labels.unsqueeze(1))
     others = logits.scatter(1, labels.unsqueeze(1), -torch.inf)
     return others.amax(1) - at_label.squeeze(1)
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    # Geisler et al. 2021: bounded, so that no budget goes to nodes that are lost already
+    # Geisler et al. 2021: bounded, so that no budget is spent on nodes that are already misclassified
     "tanh_margin": lambda logits, labels: _margin(logits, labels).tanh(),
-    # the loss of Carlini and Wagner as in Xu et al. 2019, with κ = 0 and the sign turned: raised, not lowered
+    # the Carlini–Wagner loss of Xu et al. 2019 with κ = 0 and the opposite sign, because it is maximised here
     "cw": lambda logits, labels: _margin(logits, labels).clamp(max=0),
     "ce": lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"),
 }
-"""(logits (M, C), labels (M,)) → what an attack raises, (M,)."""
+"""(logits (M, C), labels (M,)) → the loss of each node, (M,), which an attack maximises."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One attack's task, on the device where it is computed.
+    """The input of a gradient attack, on the device of the computation.
 
     Attributes:
-        edges: (2, E) of the clean graph, u < v, in order, on the CPU.
+        edges: (2, E) edges of the clean graph, u < v, sorted, on the CPU.
         num_nodes: N.
         inputs: the first argument of the victim.
-        victim: the model that is attacked.
+        victim: the attacked model.
         nodes: (M,) the attacked nodes.
-        labels: (N,) the attacker's: true ones where they are known, the victim's own predictions elsewhere.
+        labels: (N,) labels that the attacker uses: the true ones of ``train``, the victim's predictions elsewhere.
         train: (L,) the nodes whose labels are known.
-        loss: a name of ``LOSSES``.
+        loss: a key of ``LOSSES``.
     """
 
     edges: Tensor
@@ -70,15 +72,15 @@ class Problem:
 
     @property
     def pairs(self) -> int:
-        """How many pairs there are to flip."""
+        """Number of node pairs that can be flipped."""
         return self.num_nodes * (self.num_nodes - 1) // 2
 
     def value(self, logits: Tensor) -> Tensor:
-        """The loss that the attack raises: the mean over the attacked nodes."""
+        """Return the loss that the attack maximises: the mean over the attacked nodes."""
         return LOSSES[self.loss](logits[self.nodes], self.labels[self.nodes]).mean()
 
     def gradient(self, logits: Tensor, by: Tensor) -> Tensor:
-        """Of the loss, by a tensor that the logits were computed from; 0 where they do not depend on it."""
+        """Return the gradient of the loss with respect to ``by``; 0 if the logits do not depend on it."""
         value = self.value(logits)
         if not value.requires_grad:
             return torch.zeros_like(by)
@@ -86,48 +88,47 @@ class Problem:
         if found is None:
             return torch.zeros_like(by)
         if not bool(torch.isfinite(found).all()):
-            unit_of(math.nan)
+            check_unit(math.nan)
         return found
 
     @torch.no_grad()
     def value_after(self, flips: Tensor) -> float:
-        """The same on the graph with ``flips`` (2, ·), u < v, made. Time of one forward pass."""
+        """Return the loss on the graph after ``flips`` (2, ·), u < v. Time of one forward pass."""
         return float(self.value(predict(self.victim, self.inputs, self.flipped(flips))))
 
     def flipped(self, flips: Tensor) -> Tensor:
-        """The edges (2, ·), u < v and in order, with ``flips`` made; on the device."""
+        """Return the edges (2, ·), u < v and sorted, of the graph after ``flips``, on the device."""
         keys = torch.cat([to_keys(self.edges, self.num_nodes), to_keys(flips.cpu(), self.num_nodes)])
         return from_keys(single_keys(keys), self.num_nodes).to(self.device)
 
-    def against(self, victim: Victim) -> Problem:
-        """The same task with another victim; the labels stay."""
+    def with_victim(self, victim: Victim) -> Problem:
+        """Return the same problem with another victim and unchanged labels."""
         return replace(self, victim=victim)
 
     def state(self) -> State:
-        """What is drawn and trained once, at the start."""
+        """Return the part of a checkpoint that does not change between steps: labels and surrogate."""
         state = {"labels": self.labels}
-        if isinstance(self.victim, Surrogate):
+        if isinstance(self.victim, SurrogateGCN):
             state |= self.victim.weights
         return state
 
 
-def unit_of(largest: float) -> float:
-    """The modulus of the largest entry of an attack's first gradient, by which its steps are measured.
+def check_unit(largest: float) -> float:
+    """Return ``largest``, the largest absolute entry of the first gradient, which is the unit of the step size.
 
-    Raises :class:`~asgnn.errors.ConfigError` where it is 0 or no number: flips chosen by it would be no attack.
+    Raises :class:`~asgnn.errors.ConfigError` if it is 0 or not finite, because no flip can be chosen then.
     """
     if largest > 0 and math.isfinite(largest):
         return largest
     what = "0 for every pair of nodes" if largest == 0 else "not finite"
     raise ConfigError(
-        f"The gradient of the attacked model's loss is {what}, so it says nothing about which edges to flip: the model "
-        "may not look at edge_weight, as an MLP does not, or all attacked nodes may be misclassified beyond doubt; "
-        "attack through another surrogate."
+        f"The gradient of the attacked model's loss is {what}, so the attack cannot choose flips: the model may ignore "
+        "edge_weight (as an MLP does), or its loss may be saturated on all attacked nodes; use another surrogate."
     )
 
 
-def in_evaluation(model: nn.Module) -> Victim:
-    """The model in evaluation mode at every call; afterwards each of its modules is in the mode that it was in."""
+def eval_mode(model: nn.Module) -> Victim:
+    """Wrap a model so that every call runs in evaluation mode and restores the mode of each module afterwards."""
 
     def call(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         before = [(module, module.training) for module in model.modules()]
@@ -143,13 +144,12 @@ def in_evaluation(model: nn.Module) -> Victim:
 
 
 def predict(victim: Victim, inputs: Tensor | Features, edges: Tensor) -> Tensor:
-    """The logits on an unweighted graph whose edges (2, E) are given once each."""
+    """Return the logits on an unweighted graph; ``edges`` (2, E) lists each edge once."""
     both = torch.cat([edges, edges.flip(0)], dim=1)
-    dtype = inputs.dtype
-    return victim(inputs, both, torch.ones(both.size(1), dtype=dtype, device=both.device))
+    return victim(inputs, both, torch.ones(both.size(1), dtype=inputs.dtype, device=both.device))
 
 
-def pose(
+def make_problem(
     data: Data,
     budget: int,
     train: Tensor,
@@ -161,38 +161,35 @@ def pose(
     device: torch.device | str | None,
     state: State | None,
 ) -> Problem:
-    """Check what was given, fit the surrogate where none was, and label the nodes with what the attacker knows.
+    """Check the arguments of an attack, fit a surrogate if none is given, and return the problem.
 
-    ``state`` is that of a stopped run: its surrogate and labels are used again.
+    ``state`` is the checkpoint of an interrupted run; its surrogate and labels are reused.
     """
     edges = check_task(data, budget)
     train = check_labelled(train, data)
     n = int(data.num_nodes or 0)
-    if loss not in LOSSES:
-        raise ConfigError(f"loss must be one of {', '.join(LOSSES)}; it is {loss!r}.")
+    check_choice("loss", loss, tuple(LOSSES))
     if not isinstance(rng, torch.Generator) or rng.device.type != "cpu":
-        raise ConfigError("rng must be a torch.Generator on the CPU, whatever the device of the attack.")
+        raise ConfigError("rng must be a torch.Generator on the CPU, also for an attack on another device.")
     if budget > n * (n - 1) // 2:
-        raise GraphError(f"The budget asks for {budget} flips, and the graph has {n * (n - 1) // 2} pairs of nodes.")
+        raise GraphError(f"The budget is {budget} flips, but the graph has only {n * (n - 1) // 2} pairs of nodes.")
     if nodes is None:
-        outside = torch.ones(n, dtype=torch.bool)
-        outside[train] = False
-        if not bool(outside.any()):
-            raise ConfigError("Every node is labelled, so none is left to attack; say with nodes which to attack.")
-        nodes = outside
-    nodes = check_nodes(nodes, data, "attacked")
+        nodes = torch.ones(n, dtype=torch.bool)
+        nodes[train] = False
+        if not bool(nodes.any()):
+            raise ConfigError("Every node is labelled, so none is left to attack; pass the nodes to attack as nodes=.")
+    nodes = node_numbers(nodes, n, "attacked")
     place = torch.device(device or data.x.device)
     if surrogate is None:
         if state is None:
             surrogate = fit_surrogate(data, train, rng, device=place)
         else:
-            surrogate = Surrogate(*(state[name].to(place) for name in ("w1", "b1", "w2", "b2")))
-    x = data.x.to(place)
-    inputs = Features.of(x) if isinstance(surrogate, Surrogate) else x
-    if isinstance(surrogate, Surrogate):
-        surrogate = surrogate.to(place)
+            surrogate = SurrogateGCN(*(state[name].to(place) for name in ("w1", "b1", "w2", "b2")))
+    inputs = data.x.to(place)
+    if isinstance(surrogate, SurrogateGCN):
+        surrogate, inputs = surrogate.to(place), Features.of(inputs)
     elif isinstance(surrogate, nn.Module):
-        surrogate = in_evaluation(surrogate)
+        surrogate = eval_mode(surrogate)
     edges = from_keys(to_keys(edges, n).sort().values, n)
     if state is None:
         with torch.no_grad():

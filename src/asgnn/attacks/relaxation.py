@@ -1,4 +1,4 @@
-"""From sets of flips to points of a convex set and back: the projection, and the rounding by sampling."""
+"""The convex relaxation of PGD and PR-BCD: projection onto the budget, and rounding by sampling."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import torch
 from torch import Tensor
 
 from asgnn.attacks.problem import Problem
-from asgnn.attacks.rules import take
+from asgnn.attacks.rules import first_allowed
 from asgnn.settings import check_count, check_number
 
-LARGEST_LR = 1e18  # beyond this the projection loses every digit of what was there before
+MAX_LR = 1e18  # above this, the projection loses all digits of the previous values
 
 
 def check_schedule(steps: int, base_lr: float, samples: int) -> None:
     check_count("steps", steps, 0)
-    check_number("base_lr", base_lr, 0, LARGEST_LR, "(]")
+    check_number("base_lr", base_lr, 0, MAX_LR, "(]")
     check_count("samples", samples)
 
 
 def multiplier(values: Tensor, budget: float, guess: float = 0.0) -> float:
-    r"""The :math:`\mu \ge 0` that makes clip(values − μ, 0, 1) the projection onto {s ∈ [0, 1]ᴾ : Σ s ≤ budget}.
+    r"""Return the :math:`\mu \ge 0` such that clip(values − μ, 0, 1) projects onto {s ∈ [0, 1]ᴾ : Σ s ≤ budget}.
 
-    Xu et al. 2019: 0 where clipping alone keeps the budget, else the root of
-    :math:`\sum \mathrm{clip}(a - \mu, 0, 1) = \mathrm{budget}`, found by bisection. Of the last interval it is the
-    end on which the budget is kept. Time O(P), most of it in two passes if ``guess`` is a little below μ: the entries
-    below a lower bound of μ add nothing and are left out.
+    Xu et al. 2019: 0 if clipping alone meets the budget, otherwise the root of
+    :math:`\sum \mathrm{clip}(a - \mu, 0, 1) = \mathrm{budget}`, found by bisection. Returns the end of the last
+    interval that meets the budget. Time O(P): about two passes if ``guess`` is slightly below μ, because entries below
+    a lower bound of μ contribute nothing and are dropped.
     """
     if float(values.clamp(0, 1).sum()) <= budget:
         return 0.0
@@ -33,7 +33,7 @@ def multiplier(values: Tensor, budget: float, guess: float = 0.0) -> float:
     if low > 0 and not float((active - low).clamp_(0, 1).sum()) > budget:
         low, high = 0.0, low
         active = values[values > low]
-    while True:  # sums of the few entries that are left, in double: they decide the last digits
+    while True:  # float64 sums, because they decide the last digits of μ
         middle = (low + high) / 2
         if not low < middle < high or high - low <= 1e-9 * high:
             return high
@@ -45,7 +45,7 @@ def multiplier(values: Tensor, budget: float, guess: float = 0.0) -> float:
 
 
 def project(values: Tensor, budget: float) -> Tensor:
-    """The nearest point of {s ∈ [0, 1]ᴾ : Σ s ≤ budget}."""
+    """Return the nearest point of {s ∈ [0, 1]ᴾ : Σ s ≤ budget}."""
     return (values - multiplier(values, budget)).clamp_(0, 1)
 
 
@@ -59,18 +59,18 @@ def best_rounding(
     *,
     allow_isolated: bool,
 ) -> Tensor:
-    """``budget`` of the ``pairs`` (2, P): the best of some random draws by the loss on the flipped graph.
+    """Sample sets of ``budget`` pairs from ``pairs`` (2, P) and return the set with the highest loss.
 
     Each pair is drawn with probability ``values`` (Xu et al. 2019, random sampling). Not in the paper: the first
-    candidate is no draw but the highest values; a draw of more than the budget is cut from its low end instead of
-    being drawn anew; one of fewer is filled up with the next best pairs.
+    candidate is not sampled but consists of the pairs with the highest values; a sample above the budget loses its
+    lowest values instead of being redrawn; a sample below the budget is filled with the next best pairs.
 
     Args:
-        problem: the task.
-        pairs: on the CPU, the best first.
-        values: (P,) on the CPU, falling, in [0, 1].
-        budget: flips.
-        samples: candidates, the first included.
+        problem: the problem.
+        pairs: pairs on the CPU, best first.
+        values: (P,) values in [0, 1] on the CPU, in descending order.
+        budget: the number of flips.
+        samples: number of candidates, including the first.
         rng: a CPU generator.
         allow_isolated: whether a removal may leave a node without an edge.
 
@@ -87,12 +87,3 @@ def best_rounding(
         if value > best_value:
             best, best_value = flips, value
     return best
-
-
-def first_allowed(pairs: Tensor, count: int, edges: Tensor, num_nodes: int, *, allow_isolated: bool) -> Tensor:
-    """:func:`take`, which walks pair by pair, over no more of many ranked ``pairs`` than are mostly needed."""
-    width = 2 * count + 1000
-    chosen = take(pairs[:, :width], count, edges, num_nodes, allow_isolated=allow_isolated)
-    if chosen.size(1) < count and width < pairs.size(1):
-        return take(pairs, count, edges, num_nodes, allow_isolated=allow_isolated)
-    return chosen

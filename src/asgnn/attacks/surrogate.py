@@ -1,4 +1,4 @@
-"""The model that a gradient attack differentiates through: a two-layer GCN whose edges have weights."""
+"""The default surrogate of the gradient attacks: a two-layer GCN that is differentiable in its edge weights."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from torch_geometric.data import Data
 
 from asgnn.attacks.linear import glorot
 from asgnn.attacks.rules import check_labelled
-from asgnn.errors import ConfigError
 from asgnn.graphs import labels_of, num_classes, validate
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.csr import csr_matmul
 from asgnn.graphs.features import Features
+from asgnn.settings import check_count, check_number
 
 Victim = Callable[[Any, Tensor, Tensor], Tensor]
-"""(x, edge_index, edge_weight) → logits (N, C), differentiable in edge_weight; both directions of every edge given."""
+"""(x, edge_index, edge_weight) → logits (N, C), differentiable in edge_weight; edge_index has both directions."""
 
 Product = Callable[[Tensor], Tensor]
-"""h (N, ·) → (A + I) h for a symmetric matrix A of weights."""
+"""h (N, ·) → (A + I) h for a symmetric weighted adjacency matrix A."""
 
 
 @dataclass(frozen=True, eq=False)
-class Surrogate:
+class SurrogateGCN:
     r"""Two-layer GCN (Kipf & Welling, ICLR 2017) for weighted edges, without dropout.
 
     .. math:: \hat A\, \mathrm{ReLU}(\hat A X W_1 + b_1) W_2 + b_2,
               \qquad \hat A = D^{-1/2} (A + I) D^{-1/2},\quad D = \mathrm{diag}((A + I) 1)
 
-    The degrees are those of the weights, so the gradient passes through them. Any :data:`Victim` may be given to an
-    attack instead, such as a model of this library or of PyG.
+    The degrees are sums of the weights, so the gradient passes through them. An attack accepts any other
+    :data:`Victim` instead, such as a model of this library or of PyG.
 
     Args:
         w1: (F, H).
@@ -53,10 +53,10 @@ class Surrogate:
     b2: Tensor
 
     def __call__(self, x: Tensor | Features, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
-        """Logits (N, C). Time O(nnz(x) H + E (H + C)), memory O((N + E) (H + C)); the same bits every time.
+        """Return the logits (N, C). Time O(nnz(x) H + E (H + C)), memory O((N + E) (H + C)); deterministic.
 
         Args:
-            x: (N, F); as :class:`Features` where the call is made many times.
+            x: (N, F); pass :class:`Features` to convert it only once for many calls.
             edge_index: (2, E) without self-loops.
             edge_weight: (E,), differentiable.
         """
@@ -72,16 +72,16 @@ class Surrogate:
     def layers(
         self, features: Features, degree: Tensor, product: Product, keep: Tensor | None = None
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """The logits, and what went into each product and came out of it: [(u, (A + I) u)].
+        """Return the logits, and the input and output of each product with A + I: [(u, (A + I) u)].
 
-        With the gradients g of the outputs, Σ g uᵀ is the gradient of a loss by the matrix A, all N × N entries of
-        it, as a product of two thin matrices.
+        With the gradients g of a loss in the outputs, Σ g uᵀ is its gradient in all N × N entries of A, as a product
+        of two thin matrices.
 
         Args:
             features: x.
             degree: (N, 1), the row sums of A + I.
-            product: by A + I.
-            keep: (N, H) what dropout leaves of the hidden layer, scaled.
+            product: multiplies by A + I.
+            keep: (N, H) scaled dropout mask of the hidden layer.
         """
         root = degree.rsqrt()
         first = root * features.linear(self.w1.unsqueeze(0), None, None)[0]
@@ -95,7 +95,7 @@ class Surrogate:
     def weights(self) -> dict[str, Tensor]:
         return {"w1": self.w1, "b1": self.b1, "w2": self.w2, "b2": self.b2}
 
-    def to(self, device: torch.device | str) -> Surrogate:
+    def to(self, device: torch.device | str) -> SurrogateGCN:
         return replace(self, **{name: value.to(device) for name, value in self.weights.items()})
 
 
@@ -110,42 +110,40 @@ def fit_surrogate(
     weight_decay: float = 5e-4,
     dropout: float = 0.5,
     device: torch.device | str | None = None,
-) -> Surrogate:
-    """Train the surrogate on the graph as it is, with the labels of ``train`` and no others.
+) -> SurrogateGCN:
+    """Train the surrogate GCN on the graph, using only the labels of ``train``.
 
-    The last weights are kept: without other labels there is nothing to choose an epoch by. Glorot's start, Adam,
-    dropout on the hidden layer.
+    Glorot initialisation, Adam, dropout on the hidden layer. Returns the weights of the last epoch, because there are
+    no validation labels to select one by.
 
     Args:
         data: the graph.
-        train: the nodes whose labels are known, numbers or a mask.
-        rng: a CPU generator, for the start and the dropout.
-        hidden: units.
-        epochs: full-graph steps.
-        lr: Adam's.
-        weight_decay: L2 on all weights.
-        dropout: rate in [0, 1).
-        device: where to train; where ``data`` is by default.
+        train: the nodes whose labels are known, as numbers or a mask.
+        rng: a CPU generator, for initialisation and dropout.
+        hidden: hidden units.
+        epochs: full-batch steps.
+        lr: learning rate of Adam.
+        weight_decay: L2 penalty on all weights.
+        dropout: dropout rate in [0, 1).
+        device: device of the training; that of ``data`` by default.
 
     Time O(epochs (nnz(x) H + E (H + C))).
     """
     validate(data)
     train = check_labelled(train, data)
-    if hidden < 1 or epochs < 0 or not 0 <= dropout < 1:
-        raise ConfigError(
-            f"A surrogate has at least one hidden unit, is trained for 0 epochs or more and drops a share in [0, 1); "
-            f"hidden is {hidden}, epochs {epochs} and dropout {dropout}."
-        )
+    check_count("hidden", hidden)
+    check_count("epochs", epochs, 0)
+    check_number("dropout", dropout, 0, 1, "[)")
     place = torch.device(device or data.x.device)
     features = Features.of(data.x).to(place)
     adj = Adjacency.of(data.edge_index, features.num_nodes, data.get("edge_weight")).to(place)
-    # The number of classes is known to everyone, whose label is which is not.
+    # The attacker knows the number of classes, though not every label.
     sizes = (features.num_features, hidden, num_classes(data))
-    model = _start(sizes, rng, data.x.dtype).to(place)
+    model = _initial(sizes, rng, data.x.dtype).to(place)
     weight = adj.weight.to(data.x.dtype)
     degree = adj.row_sum(weight).unsqueeze(1)
-    y = labels_of(data).to(place)[train.to(place)]
     train = train.to(place)
+    y = labels_of(data).to(place)[train]
     parameters = [value.requires_grad_() for value in model.weights.values()]
     optimizer = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
     for _ in range(epochs):
@@ -156,19 +154,19 @@ def fit_surrogate(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return Surrogate(*(value.detach() for value in parameters))
+    return SurrogateGCN(*(value.detach() for value in parameters))
 
 
-def _start(sizes: tuple[int, int, int], rng: torch.Generator, dtype: torch.dtype) -> Surrogate:
+def _initial(sizes: tuple[int, int, int], rng: torch.Generator, dtype: torch.dtype) -> SurrogateGCN:
     weights = []
     for width, out in itertools.pairwise(sizes):
         weights += [glorot(width, out, rng, dtype), torch.zeros(out, dtype=dtype)]
-    return Surrogate(*weights)
+    return SurrogateGCN(*weights)
 
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Edges in the order given, and where each lies in the matrix stored by rows and in its transpose."""
+    """Edges in any order, with the permutations that sort them by row and by column."""
 
     num_nodes: int
     row: Tensor
@@ -182,18 +180,18 @@ class Edges:
         return cls(num_nodes, row, col, _grouped(row, num_nodes), _grouped(col, num_nodes))
 
     def product(self, weight: Tensor, h: Tensor) -> Tensor:
-        """The matrix with the values ``weight`` (E,) times ``h`` (N, C), differentiable in both once."""
+        """Return the sparse matrix with values ``weight`` (E,) times ``h`` (N, C); once differentiable in both."""
         out: Tensor = _WeightedProduct.apply(weight, h, self)
         return out
 
 
 def _grouped(index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """(pointer, order): entries order[pointer[i]] … order[pointer[i+1] − 1] are the ones of node i. Time O(N + E)."""
+    """Return (pointer, order): order[pointer[i]:pointer[i+1]] are the entries of node i. Time O(N + E)."""
     pointer = torch.zeros(num_nodes + 1, dtype=torch.int64, device=index.device)
     pointer[1:] = torch.bincount(index, minlength=num_nodes).cumsum(0)
     if index.is_cuda:
         return pointer, index.argsort(stable=True)
-    # On a CPU SciPy's conversion of a coordinate list is a counting sort, several times faster than argsort.
+    # On the CPU, SciPy's COO to CSR conversion is a counting sort, several times faster than argsort.
     each = np.arange(index.numel())
     shape = (num_nodes, index.numel())
     order = sp.coo_array((np.ones(index.numel(), dtype=np.bool_), (index.numpy(), each)), shape=shape).tocsr().indices
@@ -201,7 +199,7 @@ def _grouped(index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
 
 
 class _WeightedProduct(torch.autograd.Function):
-    """A sparse matrix given by its edges' weights, times (N, C); differentiable in both, with ordered sums."""
+    """Sparse matrix times (N, C), differentiable in the edge weights and in h; sums in a fixed order."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, h: Tensor, edges: Edges) -> Tensor:
@@ -224,6 +222,6 @@ class _WeightedProduct(torch.autograd.Function):
 
 def _product(grouped: tuple[Tensor, Tensor], other: Tensor, weight: Tensor, h: Tensor) -> Tensor:
     pointer, order = grouped
-    if order.numel() == 0:  # an empty sum over segments is no number on every device
+    if order.numel() == 0:  # on some devices an empty segment sum is NaN
         return torch.zeros_like(h)
     return csr_matmul(pointer, other[order], weight[order], (h.size(0), h.size(0)), h.contiguous())

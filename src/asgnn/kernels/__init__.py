@@ -1,4 +1,4 @@
-"""GPU kernels in Triton: tensors in, tensors out. The CPU never needs them, so they are imported when first used."""
+"""GPU kernels in Triton, imported on first use because the CPU does not need them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from asgnn.errors import ConfigError
 
 
 def load(name: str) -> ModuleType:
-    """The module of kernels ``asgnn.kernels.name``; a :class:`~asgnn.errors.ConfigError` where Triton is missing."""
+    """Import the kernels ``asgnn.kernels.name``; raise :class:`~asgnn.errors.ConfigError` if Triton is missing."""
     try:
         return import_module(f"asgnn.kernels.{name}")
     except ModuleNotFoundError as cause:
         if (cause.name or "").partition(".")[0] != "triton":
             raise
         raise ConfigError(
-            "On a GPU this needs Triton, which comes with torch's builds for CUDA on Linux and is not installed here; "
-            "use the CPU, or pip install triton."
+            "Computing on a GPU needs Triton, which is not installed; use the CPU or run pip install triton (torch's "
+            "CUDA builds for Linux include it)."
         ) from cause

@@ -1,4 +1,4 @@
-"""A step of Adam on a GPU, in Triton: one launch and one pass for each parameter, in place of a dozen."""
+"""A step of Adam on a GPU: one kernel per parameter instead of a dozen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024  # numbers of a program
+BLOCK = 1024  # elements per program
 
 
 @triton.jit
@@ -18,17 +18,17 @@ def _adam(
 ):  # fmt: skip
     trial = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside, place = i < size, trial * size + i
-    w = tl.load(p + place, mask=inside, other=0.0)
-    g = tl.load(grad + place, mask=inside, other=0.0) + tl.load(decay + trial) * w
-    m = tl.load(first + place, mask=inside, other=0.0)
+    inside, offset = i < size, trial * size + i
+    w = tl.load(p + offset, mask=inside, other=0.0)
+    g = tl.load(grad + offset, mask=inside, other=0.0) + tl.load(decay + trial) * w
+    m = tl.load(first + offset, mask=inside, other=0.0)
     m += (1 - BETA1) * (g - m)
-    v = BETA2 * tl.load(second + place, mask=inside, other=0.0) + (1 - BETA2) * g * g
+    v = BETA2 * tl.load(second + offset, mask=inside, other=0.0) + (1 - BETA2) * g * g
     correct1, correct2 = (1 - tl.load(power1)).to(w.dtype), (1 - tl.load(power2)).to(w.dtype)
     w -= (m / correct1) / (tl.sqrt(v / correct2) + EPS) * tl.load(lr + trial)
-    tl.store(first + place, m, mask=inside)
-    tl.store(second + place, v, mask=inside)
-    tl.store(p + place, w, mask=inside)
+    tl.store(first + offset, m, mask=inside)
+    tl.store(second + offset, v, mask=inside)
+    tl.store(p + offset, w, mask=inside)
 
 
 def step(
@@ -41,7 +41,7 @@ def step(
     betas: tuple[float, float],
     eps: float,
 ) -> None:
-    """Change p (T, …) and its two moments in place; lr and decay (T,), powers β₁ᵗ and β₂ᵗ after this step, ()."""
+    """Update p (T, …) and its two moments in place; lr and decay are (T,), powers β₁ᵗ and β₂ᵗ of this step ()."""
     size = p[0].numel()
     _adam[triton.cdiv(size, BLOCK), p.size(0)](
         p, grad.contiguous(), *moments, lr, decay, *powers, size, BETA1=betas[0], BETA2=betas[1], EPS=eps, BLOCK=BLOCK

@@ -1,7 +1,7 @@
-"""Sparse products on a GPU, in Triton: each row of the result is summed by one program, always in the same order.
+"""Sparse products on a GPU: one program sums each row of the result, always in the same order.
 
-cuSPARSE adds in an order that changes from run to run; to gather, multiply and reduce with torch moves every product
-through memory three times. Triton comes with torch's builds for CUDA.
+cuSPARSE sums in an order that changes from run to run; gathering, multiplying and reducing with torch moves every
+product through memory three times.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MANY = 2**15  # programs
+MANY = 2**15  # number of programs that keeps the GPU busy
 
 
 @triton.jit
@@ -28,22 +28,22 @@ def _sum_rows(
     end = tl.load(crow + row + 1)
     for start in range(tl.load(crow + row), end, ENTRIES):
         e = start + tl.arange(0, ENTRIES)
-        there = e < end
+        valid = e < end
         if MASKED:
-            place = e
+            position = e
             if ORDERED:
-                place = tl.load(order + e, mask=there, other=0)
-            there = there & (tl.load(keep + trial * nnz + place, mask=there, other=0) != 0)
-        place = e
+                position = tl.load(order + e, mask=valid, other=0)
+            valid = valid & (tl.load(keep + trial * nnz + position, mask=valid, other=0) != 0)
+        source = e
         if GATHERED:
-            place = tl.load(col + e, mask=there, other=0)
+            source = tl.load(col + e, mask=valid, other=0)
         block = tl.load(
-            dense + trial * dense_trial + place[:, None].to(tl.int64) * dense_row + c[None, :],
-            mask=there[:, None] & inside[None, :],
+            dense + trial * dense_trial + source[:, None].to(tl.int64) * dense_row + c[None, :],
+            mask=valid[:, None] & inside[None, :],
             other=0.0,
         )
         if GATHERED:
-            block *= tl.load(value + e, mask=there, other=0.0)[:, None]
+            block *= tl.load(value + e, mask=valid, other=0.0)[:, None]
         total += tl.sum(block, axis=0)
     if MASKED:
         total *= tl.load(scale + trial)
@@ -59,20 +59,20 @@ def sum_rows(
     scale: Tensor | None = None,
     order: Tensor | None = None,
 ) -> Tensor:
-    """A sparse matrix times each of ``dense`` (T, cols, C): (T, rows, C); no gradient.
+    """A sparse matrix times each matrix of ``dense`` (T, cols, C): (T, rows, C); not differentiable.
 
     Args:
-        crow, col, value: the matrix by rows.
-        dense: its last dimension without gaps.
-        keep: (T, nnz) bool, the entries that each trial has; all of them by default.
-        scale: (T,) the factor on what is kept.
-        order: (nnz,) where in ``keep`` an entry stands; in its own place by default.
+        crow, col, value: the sparse matrix in CSR format.
+        dense: copied unless its last dimension is contiguous.
+        keep: (T, nnz) bool, the entries that each trial uses; all of them by default.
+        scale: (T,) the factor on the kept entries.
+        order: (nnz,) the position of each entry in ``keep``; 0 … nnz − 1 by default.
     """
     return _launch(crow, col, value, dense, keep, scale, order)
 
 
 def sum_segments(values: Tensor, crow: Tensor) -> Tensor:
-    """Σ of rows crow[i] … crow[i+1] − 1 of ``values`` (E, C), for each i."""
+    """The sum of the rows crow[i] … crow[i+1] − 1 of ``values`` (E, C) for each i."""
     return _launch(crow, None, None, values.unsqueeze(0), None, None, None)[0]
 
 
@@ -92,8 +92,8 @@ def _launch(
     if out.numel() == 0:
         return out
     size = size if col is None else col.numel()
-    # With few programs all wait for the longest row, so many of its entries are fetched at once; with many there is
-    # always work, and no more is fetched than a row has.
+    # With few programs the longest row determines the time, so load many entries at once. With many programs the GPU
+    # stays busy, so load no more entries than an average row has.
     mean = triton.next_power_of_2(max(2, size // rows))
     width = min(triton.next_power_of_2(columns), 256)
     if mean > 2 and rows * trials * triton.cdiv(columns, width) < MANY:

@@ -1,4 +1,4 @@
-"""Dropout on a GPU, in Triton: one kernel in place of a dozen passes over the random bits."""
+"""Dropout on a GPU: one kernel instead of a dozen passes over the random bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WORDS = 256  # of 64 bits that a program mixes, four elements each
+WORDS = 256  # 64-bit words per program, four elements each
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def _drop(
     seeds, draw, below, h, scale, mask, out, count,
     WITH_VALUES: tl.constexpr, GOLDEN: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """The mask of draw ``draw``, and the values of h that it keeps, times the scale."""
+    """Write the mask of draw ``draw`` and, with values, h · mask · scale."""
     trial = tl.program_id(1).to(tl.int64)
     word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
     start = _mix((tl.load(seeds + trial) + tl.load(draw)).to(tl.uint64, bitcast=True), FIRST, SECOND)
@@ -30,23 +30,23 @@ def _drop(
     quarter = tl.arange(0, 4)
     drawn = (bits[:, None] >> (16 * quarter)[None, :].to(tl.uint64)).to(tl.uint16).to(tl.int16, bitcast=True)
     i = word[:, None] * 4 + quarter[None, :]
-    inside, place = i < count, trial * count + i
+    inside, offset = i < count, trial * count + i
     keep = drawn >= tl.load(below + trial)
-    tl.store(mask + place, keep.to(tl.uint8), mask=inside)
+    tl.store(mask + offset, keep.to(tl.uint8), mask=inside)
     if WITH_VALUES:
-        values = tl.load(h + place, mask=inside, other=0.0) * tl.load(scale + trial)
-        tl.store(out + place, tl.where(keep, values, 0.0), mask=inside)
+        values = tl.load(h + offset, mask=inside, other=0.0) * tl.load(scale + trial)
+        tl.store(out + offset, tl.where(keep, values, 0.0), mask=inside)
 
 
 def masks(seeds: Tensor, draw: Tensor, below: Tensor, count: int, constants: tuple[int, int, int]) -> Tensor:
-    """(T, count) bool: whether each quarter of the words of a draw of SplitMix64 is not ``below``.
+    """(T, count) bool: whether each 16-bit quarter of the words of a SplitMix64 draw is at least ``below``.
 
     Args:
-        seeds: (T,) int64, mixed.
-        draw: () int64, the number of the draw.
+        seeds: (T,) int64, already mixed.
+        draw: () int64, the index of the draw.
         below: (T,) int16.
-        count: elements a trial.
-        constants: the generator's, unsigned.
+        count: elements per trial.
+        constants: the constants of SplitMix64, unsigned.
     """
     mask = torch.empty(seeds.numel(), count, dtype=torch.bool, device=seeds.device)
     _launch(seeds, draw, below, None, None, mask, None, constants)
@@ -56,7 +56,7 @@ def masks(seeds: Tensor, draw: Tensor, below: Tensor, count: int, constants: tup
 def drop(
     seeds: Tensor, draw: Tensor, below: Tensor, h: Tensor, scale: Tensor, constants: tuple[int, int, int]
 ) -> tuple[Tensor, Tensor]:
-    """What dropout leaves of h (T, …), times the scale (T,), and the mask, of h's shape."""
+    """h · mask · scale for h (T, …) and scale (T,), and the mask, of the shape of h."""
     h = h.contiguous()
     mask, out = torch.empty_like(h, dtype=torch.bool), torch.empty_like(h)
     _launch(seeds, draw, below, h, scale, mask, out, constants)

@@ -1,7 +1,7 @@
-"""The three operations of :mod:`asgnn.graphs.edge_ops` on a GPU, in Triton: nothing of size E·C·T is ever written.
+"""The three operations of :mod:`asgnn.graphs.edge_ops` on a GPU, without writing anything of size E·C·T.
 
-A program takes a block of trials and either one node with the entries of its row, a few at a time (sums), or a few
-entries (values of entries); sums run in the order of the entries, so results are the same every time.
+A program handles a block of trials and either one node with the entries of its row (sums) or a few entries (entry
+values). Sums have a fixed order, so results are deterministic.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ def _spmm(
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     node = tl.program_id(0).to(tl.int64)
-    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
+    t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     total = tl.zeros((CHANNELS, TRIALS), dtype=out.dtype.element_ty)
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
-        _, there, j, place, at = entries_of(col, start, end, t, real, trials, ENTRIES)
-        w = tl.load(weight + at, mask=place, other=0.0)
-        total += tl.sum(w[:, None, :] * rows_of(v, j, there, inside, offset, channels, trials), axis=0)
+        _, valid, j, mask, at = entries_of(col, start, end, t, t_mask, trials, ENTRIES)
+        w = tl.load(weight + at, mask=mask, other=0.0)
+        total += tl.sum(w[:, None, :] * rows_of(v, j, valid, inside, offset, channels, trials), axis=0)
     tl.store(out + node * channels * trials + offset, total, mask=inside)
 
 
 @triton.jit
-def _of_entries(
+def _entry_values(
     row, col, u, v, out, entries, channels, trials,
     SQUARED: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
-    """Σ over c of u_i v_j, or of (u_i − v_j)², for entries (i, j)."""
+    """The sum over the channels of u_i v_j or (u_i − v_j)² for entries (i, j)."""
     e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
-    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
-    there = e < entries
-    i, j = tl.load(row + e, mask=there, other=0), tl.load(col + e, mask=there, other=0)
-    a = rows_of(u, i, there, inside, offset, channels, trials)
-    b = rows_of(v, j, there, inside, offset, channels, trials)
-    found = tl.sum((a - b) * (a - b) if SQUARED else a * b, axis=1)
-    tl.store(out + e[:, None] * trials + t[None, :], found, mask=there[:, None] & real[None, :])
+    t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
+    valid = e < entries
+    i, j = tl.load(row + e, mask=valid, other=0), tl.load(col + e, mask=valid, other=0)
+    a = rows_of(u, i, valid, inside, offset, channels, trials)
+    b = rows_of(v, j, valid, inside, offset, channels, trials)
+    value = tl.sum((a - b) * (a - b) if SQUARED else a * b, axis=1)
+    tl.store(out + e[:, None] * trials + t[None, :], value, mask=valid[:, None] & t_mask[None, :])
 
 
 def spmm(weight: Tensor, v: Tensor, adj: Adjacency) -> Tensor:
@@ -74,7 +74,7 @@ def _entries(u: Tensor, v: Tensor, adj: Adjacency, squared: bool) -> Tensor:
     out = v.new_empty(entries, trials)
     if out.numel():
         shape, blocks = tile(v)
-        _of_entries[triton.cdiv(entries, shape["ENTRIES"]), blocks](
+        _entry_values[triton.cdiv(entries, shape["ENTRIES"]), blocks](
             adj.row, adj.col, u.contiguous(), v.contiguous(), out, entries, channels, trials, SQUARED=squared, **shape
         )
     return out

@@ -1,8 +1,8 @@
-"""A layer of ElasticGNN on a GPU, in Triton: three kernels, and three on the way back.
+"""A layer of ElasticGNN on a GPU: three kernels forward and three backward.
 
-What has a value for each edge, channel and trial is most of the memory that a layer moves: on the way W is read twice
-and written once. Differences along edges are made where they are needed, out of the rows of nodes, and never written.
-First derivatives only.
+Tensors with a value per edge, channel and trial cause most of the memory traffic: the forward pass reads W twice and
+writes it once. Differences along edges are computed from the node rows where needed and never written. First
+derivatives only.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from asgnn.kernels.tiles import TILE, block, entries_of, rows_of, tile
 if TYPE_CHECKING:
     from asgnn.graphs.features import Rows
 
-# Of a program, at the most; one on a node holds fewer operands than one on edges, and so more of each.
+# Maximum per program; a program on a node has fewer operands than one on edges, so each may be larger.
 ON_EDGES = {"entries": TILE, "trials": 64, "warps": 4}
 ON_NODE = {"entries": 8, "trials": 32, "warps": 2, "size": 2 * TILE}
 
 
 class Layer(torch.autograd.Function):
-    """One layer, in the terms of ``ElasticGNN.propagate``: F, W and −Δ̃ᵀW before it → the same after it.
+    """One layer of ``ElasticGNN.propagate``: maps F, W and −Δ̃ᵀW to their next values.
 
     Args:
-        f, w, pull: (N, C, T), (edges, C, T), (N, C, T); the last two are ``None`` in the first layer, where they are 0.
-        own: (N, C, T) γX.
+        f, w, pull: (N, C, T), (edges, C, T), (N, C, T); w and pull are ``None`` in the first layer, where they are 0.
+        anchor: (N, C, T) γX.
         rest: (T,) 1 − γ.
         radius: (T,) γλ₁.
         average: D^(−1/2) A D^(−1/2), symmetric.
-        half: Δ̃/2, two entries in every row; transposed, its transpose.
+        half: Δ̃/2, with two entries in every row.
+        transposed: the transpose of ``half``.
     """
 
     @staticmethod
@@ -43,14 +44,14 @@ class Layer(torch.autograd.Function):
         f: Tensor,
         w: Tensor | None,
         pull: Tensor | None,
-        own: Tensor,
+        anchor: Tensor,
         rest: Tensor,
         radius: Tensor,
         average: Rows,
         half: Rows,
         transposed: Rows,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y, _, ahead = _gather(average, f, scale=rest, add=own, more=pull)
+        y, _, ahead = _gather(average, f, scale=rest, add=anchor, more=pull)
         step_from = y if ahead is None else ahead
         new_w = _on_edges(half, w, step_from, radius)
         new_f, new_pull, _ = _gather(transposed, new_w, factor=-2.0, add=y, sums=True)
@@ -63,43 +64,43 @@ class Layer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, of_f: Tensor | None, of_w: Tensor | None, of_pull: Tensor | None
+        ctx: Any, grad_f: Tensor | None, grad_w: Tensor | None, grad_pull: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         average, half, transposed = ctx.matrices
         w, step_from, rest, radius = ctx.saved_tensors
-        of_f = torch.zeros_like(step_from) if of_f is None else of_f.contiguous()
-        to_z = _on_edges(half, w, step_from, radius, grads=(of_f, of_w, of_pull))
-        to_y, to_pull, _ = _gather(transposed, to_z, add=of_f, sums=True)
+        grad_f = torch.zeros_like(step_from) if grad_f is None else grad_f.contiguous()
+        to_z = _on_edges(half, w, step_from, radius, grads=(grad_f, grad_w, grad_pull))
+        to_y, to_pull, _ = _gather(transposed, to_z, add=grad_f, sums=True)
         to_f, _, _ = _gather(average, to_y, scale=rest)
         return to_f, to_z if w is not None else None, to_pull if w is not None else None, to_y, *(None,) * 5
 
 
 @triton.jit
-def _sum_rows_of(
+def _sum_rows(
     crow, col, value, dense, scale, add, more, out, sums, ahead, factor, channels, trials,
     SCALED: tl.constexpr, ADDED: tl.constexpr, SUMS: tl.constexpr, MORE: tl.constexpr,
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     """sums = factor · scale · matrix · dense; out = sums + add; ahead = out + more."""
     node = tl.program_id(0).to(tl.int64)
-    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
-    own = node * channels * trials + offset
+    t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
+    row_offset = node * channels * trials + offset
     total = tl.zeros((CHANNELS, TRIALS), dtype=out.dtype.element_ty)
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
-        e, there, j, _, _ = entries_of(col, start, end, t, real, trials, ENTRIES)
-        values = rows_of(dense, j, there, inside, offset, channels, trials)
-        total += tl.sum(tl.load(value + e, mask=there, other=0.0)[:, None, None] * values, axis=0)
+        e, valid, j, _, _ = entries_of(col, start, end, t, t_mask, trials, ENTRIES)
+        values = rows_of(dense, j, valid, inside, offset, channels, trials)
+        total += tl.sum(tl.load(value + e, mask=valid, other=0.0)[:, None, None] * values, axis=0)
     total *= factor
     if SCALED:
-        total *= tl.load(scale + t, mask=real, other=0.0)[None, :]
+        total *= tl.load(scale + t, mask=t_mask, other=0.0)[None, :]
     if SUMS:
-        tl.store(sums + own, total, mask=inside)
+        tl.store(sums + row_offset, total, mask=inside)
     if ADDED:
-        total += tl.load(add + own, mask=inside, other=0.0)
-    tl.store(out + own, total, mask=inside)
+        total += tl.load(add + row_offset, mask=inside, other=0.0)
+    tl.store(out + row_offset, total, mask=inside)
     if MORE:
-        tl.store(ahead + own, total + tl.load(more + own, mask=inside, other=0.0), mask=inside)
+        tl.store(ahead + row_offset, total + tl.load(more + row_offset, mask=inside, other=0.0), mask=inside)
 
 
 def _gather(
@@ -112,16 +113,16 @@ def _gather(
     more: Tensor | None = None,
     sums: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """factor · scale · matrix · dense + add; that without what is added, if asked for; and the first plus ``more``."""
+    """out = factor · scale · matrix · dense + add, the same without add if ``sums``, and out + ``more`` if given."""
     rows, (_, channels, trials) = matrix.shape[0], dense.shape
     out = dense.new_empty(rows, channels, trials)
     alone = torch.empty_like(out) if sums else None
     ahead = None if more is None else torch.empty_like(out)
     if out.numel():
         shape, blocks = tile(dense, **ON_NODE)
-        given = (None if part is None else part.contiguous() for part in (scale, add, more))
-        _sum_rows_of[rows, blocks](
-            matrix.crow, matrix.col, matrix.value, dense.contiguous(), *given, out, alone, ahead,
+        optional = (None if part is None else part.contiguous() for part in (scale, add, more))
+        _sum_rows[rows, blocks](
+            matrix.crow, matrix.col, matrix.value, dense.contiguous(), *optional, out, alone, ahead,
             factor, channels, trials,
             SCALED=scale is not None, ADDED=add is not None, SUMS=sums, MORE=more is not None, **shape,
         )  # fmt: skip
@@ -130,44 +131,44 @@ def _gather(
 
 @triton.jit
 def _dual_step(
-    node, value, w, f, radius, of_f, of_w, of_pull, out, edges, channels, trials,
-    FIRST: tl.constexpr, BACK: tl.constexpr, OF_W: tl.constexpr, OF_PULL: tl.constexpr,
+    node, value, w, f, radius, grad_f, grad_w, grad_pull, out, edges, channels, trials,
+    FIRST: tl.constexpr, BACK: tl.constexpr, GRAD_W: tl.constexpr, GRAD_PULL: tl.constexpr,
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
-    """z · min(1, radius/‖z‖) with z = w + value_i f_i + value_j f_j, or what its derivative makes of the gradients.
+    """z · min(1, radius/‖z‖) with z = w + value_i f_i + value_j f_j, or the gradient in z.
 
-    The gradient in the new w is its own, and what comes through −Δ̃ᵀW, of which ``value`` has half.
+    The gradient in the new w is its own plus the one through −Δ̃ᵀW; ``value`` holds Δ̃/2.
     """
     e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
-    t, real, inside, offset = block(channels, trials, CHANNELS, TRIALS)
-    there = e < edges
-    i = tl.load(node + 2 * e, mask=there, other=0).to(tl.int64)
-    j = tl.load(node + 2 * e + 1, mask=there, other=0).to(tl.int64)
-    a = tl.load(value + 2 * e, mask=there, other=0.0)[:, None, None]
-    b = tl.load(value + 2 * e + 1, mask=there, other=0.0)[:, None, None]
-    z = a * rows_of(f, i, there, inside, offset, channels, trials)
-    z += b * rows_of(f, j, there, inside, offset, channels, trials)
+    t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
+    valid = e < edges
+    i = tl.load(node + 2 * e, mask=valid, other=0).to(tl.int64)
+    j = tl.load(node + 2 * e + 1, mask=valid, other=0).to(tl.int64)
+    a = tl.load(value + 2 * e, mask=valid, other=0.0)[:, None, None]
+    b = tl.load(value + 2 * e + 1, mask=valid, other=0.0)[:, None, None]
+    z = a * rows_of(f, i, valid, inside, offset, channels, trials)
+    z += b * rows_of(f, j, valid, inside, offset, channels, trials)
     if not FIRST:
-        z += rows_of(w, e, there, inside, offset, channels, trials)
-    most = tl.load(radius + t, mask=real, other=0.0)[None, :]
+        z += rows_of(w, e, valid, inside, offset, channels, trials)
+    limit = tl.load(radius + t, mask=t_mask, other=0.0)[None, :]
     squared = tl.sum(z * z, axis=1)
-    outside = squared > most * most
-    shorter = tl.where(outside, most / tl.sqrt(tl.where(outside, squared, 1.0)), 1.0)
+    outside = squared > limit * limit
+    shorter = tl.where(outside, limit / tl.sqrt(tl.where(outside, squared, 1.0)), 1.0)
     if BACK:
-        g = a * rows_of(of_f, i, there, inside, offset, channels, trials)
-        g += b * rows_of(of_f, j, there, inside, offset, channels, trials)
-        if OF_PULL:
-            g += a * rows_of(of_pull, i, there, inside, offset, channels, trials)
-            g += b * rows_of(of_pull, j, there, inside, offset, channels, trials)
+        g = a * rows_of(grad_f, i, valid, inside, offset, channels, trials)
+        g += b * rows_of(grad_f, j, valid, inside, offset, channels, trials)
+        if GRAD_PULL:
+            g += a * rows_of(grad_pull, i, valid, inside, offset, channels, trials)
+            g += b * rows_of(grad_pull, j, valid, inside, offset, channels, trials)
         g *= -2
-        if OF_W:
-            g += rows_of(of_w, e, there, inside, offset, channels, trials)
+        if GRAD_W:
+            g += rows_of(grad_w, e, valid, inside, offset, channels, trials)
         along = tl.where(outside, shorter / tl.where(outside, squared, 1.0), 0.0) * tl.sum(g * z, axis=1)
-        found = g * shorter[:, None, :] - z * along[:, None, :]
+        result = g * shorter[:, None, :] - z * along[:, None, :]
     else:
-        found = z * shorter[:, None, :]
-    place = out + e[:, None, None] * channels * trials + offset[None, :, :]
-    tl.store(place, found, mask=there[:, None, None] & inside[None, :, :])
+        result = z * shorter[:, None, :]
+    pointer = out + e[:, None, None] * channels * trials + offset[None, :, :]
+    tl.store(pointer, result, mask=valid[:, None, None] & inside[None, :, :])
 
 
 def _on_edges(
@@ -177,16 +178,16 @@ def _on_edges(
     radius: Tensor,
     grads: tuple[Tensor, Tensor | None, Tensor | None] | None = None,
 ) -> Tensor:
-    """The new W (edges, C, T) or, given the gradients in the new F, W and pull, the gradient in what was projected."""
+    """The new W (edges, C, T) or, with gradients in the new F, W and pull, the gradient in W before the projection."""
     edges, (_, channels, trials) = half.shape[0], f.shape
     out = f.new_empty(edges, channels, trials)
     if not out.numel():
         return out
     shape, blocks = tile(f, **ON_EDGES)
-    of_f, of_w, of_pull = (None if part is None else part.contiguous() for part in grads or (None, None, None))
-    # blocks of edges run fastest: one block's trials of all nodes are few enough to stay in the cache
+    grad_f, grad_w, grad_pull = (None if part is None else part.contiguous() for part in grads or (None, None, None))
+    # the blocks of edges vary fastest, so that the node features of one block of trials stay in the cache
     _dual_step[triton.cdiv(edges, shape["ENTRIES"]), blocks](
-        half.col, half.value, w, f, radius, of_f, of_w, of_pull, out, edges, channels, trials,
-        FIRST=w is None, BACK=grads is not None, OF_W=of_w is not None, OF_PULL=of_pull is not None, **shape,
+        half.col, half.value, w, f, radius, grad_f, grad_w, grad_pull, out, edges, channels, trials,
+        FIRST=w is None, BACK=grads is not None, GRAD_W=grad_w is not None, GRAD_PULL=grad_pull is not None, **shape,
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""The models: one short file each; every one trains alone or stacked with others of its kind."""
+"""The models, one file each; every model trains alone or stacked with others of its class."""
 
 from asgnn.models.airgnn import AirGNN
 from asgnn.models.appnp import APPNP

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 
 class AirGNN(NodeClassifier):
@@ -21,12 +20,12 @@ class AirGNN(NodeClassifier):
     .. math:: \lambda \sum_i \|X_i - X_{in,i}\|_2 + (1 - \lambda)\, \mathrm{tr}(X^\top \tilde L X),
               \qquad X_{in} = \mathrm{MLP}(Z)
 
-    so that a node keeps its own features unless its neighbours differ from them by more than a threshold:
+    so that a node keeps its own features unless its neighbourhood average differs from them by more than a threshold:
 
     .. math:: Y = \hat A X, \qquad X_i \leftarrow X_{in,i} + \max\Big(1 - \frac{\gamma\lambda}{\|Y_i - X_{in,i}\|},
               0\Big) (Y_i - X_{in,i})
 
-    λ = 0 averages K times and keeps nothing of X_in.
+    λ = 0 averages K times, without any residual.
 
     Time O(nnz(Z) H + N H C + K E C).
     """
@@ -43,8 +42,7 @@ class AirGNN(NodeClassifier):
         mlp_layers: int = 2,
     ) -> None:
         super().__init__()
-        if not 0 <= lam < 1:
-            raise ConfigError(f"lam must lie in [0, 1); it is {lam}.")
+        check_number("lam", lam, 0, 1, "[)")
         check_depth(num_layers)
         self.num_layers, self.lam = num_layers, lam
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
@@ -53,19 +51,18 @@ class AirGNN(NodeClassifier):
         return self.propagate(self.mlp(features, rng), adj)
 
     def propagate(self, start: Tensor, adj: Adjacency) -> Tensor:
-        """Adaptive message passing of (T, N, C), Eqs. (9)–(14) of the paper."""
+        """Adaptive message passing on (T, N, C), Eqs. (9)–(14) of the paper."""
         threshold = self.lam / (2 * (1 - self.lam))  # γλ
         weight = adj.normalized("sym", start.dtype)
         x = start
         for _ in range(self.num_layers):
-            # with this γ, Y = X − 2γ(1 − λ)L̃X is one plain average
-            moved = adj.matmul(weight, x) - start
-            x = start + shrink(moved, threshold)
+            # with this γ, Y = X − 2γ(1 − λ)L̃X is ÂX
+            x = start + shrink(adj.matmul(weight, x) - start, threshold)
         return x
 
 
 def shrink(rows: Tensor, threshold: float) -> Tensor:
-    """max(1 − threshold/‖row‖, 0) · row, the proximal step of a sum of lengths; the derivative at 0 is 0."""
+    """max(1 − threshold/‖row‖, 0) · row, the proximal step of the sum of row norms; the derivative at 0 is 0."""
     if threshold == 0:
         return rows
     length = rows.square().sum(-1, keepdim=True).clamp(min=threshold**2)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 
 class APPNP(NodeClassifier):
@@ -36,8 +35,7 @@ class APPNP(NodeClassifier):
         mlp_layers: int = 2,
     ) -> None:
         super().__init__()
-        if not 0 < alpha <= 1:
-            raise ConfigError(f"The teleport probability alpha must lie in (0, 1]; it is {alpha}.")
+        check_number("alpha", alpha, 0, 1, "(]")
         check_depth(num_layers)
         self.num_layers, self.alpha = num_layers, alpha
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)

@@ -1,4 +1,4 @@
-"""ASMP as a module with learned scalars, and ASGNN, an MLP followed by it."""
+"""ASMP as a module with learned scalars, and ASGNN, an MLP followed by ASMP."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ import torch
 from torch import Tensor, nn
 
 from asgnn.asmp import BACKENDS, SCALARS, ASMPParams, Propagation, Scheme, lipschitz_h, lipschitz_s, max_eta, propagate
-from asgnn.asmp.params import one_of
 from asgnn.asmp.propagate import Backend
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_choice
 
 Constraint = Literal["descent", "positive", "free"]
 
-# A float32 sigmoid rounds to 1 from 17 on and to 0 below −104; inside this range both bounds stay open.
+# A float32 sigmoid rounds to 1 above 17 and to 0 below −104; clamping to this range keeps both bounds strict.
 SHARE = (1e-30, 1 - 1e-6)
 
 
 class ASMP(nn.Module):
-    r"""Message passing with adaptive structure (Zhang et al., "ASGNN", 2022), its six scalars learned.
+    r"""Message passing with adaptive structure (Zhang et al., "ASGNN", 2022), with six learned scalars.
 
-    Drops into any PyG model: ``forward(x, edge_index, edge_weight=None)`` with x of shape (…, N, C). One set of
-    scalars serves all layers, so a trained module can be run deeper than it was trained.
+    Works in any PyG model: ``forward(x, edge_index, edge_weight=None)`` with x of shape (…, N, C). All layers share the
+    scalars, so a trained module can be run with more layers than in training.
 
     Args:
         num_layers: K.
-        params: the six scalars to start from.
+        params: the initial values of the six scalars.
         scheme: objective, support and the other variants; see :class:`~asgnn.asmp.Scheme`.
-        learn: the names of the scalars that are learned; the others stay as they are.
+        learn: the names of the scalars to learn; the others stay fixed.
         constraint: "free" learns the values themselves (λ may become negative); "positive" learns their logarithms;
-            "descent" also keeps the step sizes inside the bounds within which every half-step lowers the objective.
-            Descent is proved for ``objective="degree"`` with alternating updates and rows as they are, and is the
-            default there; elsewhere "positive" is.
+            "descent" also keeps the step sizes below the bounds under which no half-step increases the objective.
+            Descent is proved for ``objective="degree"`` with alternating updates and without ``unit_norm``, where it
+            is the default; the default elsewhere is "positive".
         backend: see :func:`~asgnn.asmp.asmp`.
 
     Shapes:
@@ -59,20 +58,21 @@ class ASMP(nn.Module):
     ) -> None:
         super().__init__()
         check_depth(num_layers)
-        one_of("backend", backend, ("auto", *BACKENDS))
+        check_choice("backend", backend, ("auto", *BACKENDS))
         self.num_layers, self.backend = num_layers, backend
-        self.scheme = scheme or Scheme()
-        chosen = self.scheme
-        descends = chosen.objective == "degree" and chosen.update == "alternating" and not chosen.unit_norm
+        self.scheme = scheme = scheme or Scheme()
+        descends = scheme.objective == "degree" and scheme.update == "alternating" and not scheme.unit_norm
         self.constraint = constraint or ("descent" if descends else "positive")
-        one_of("constraint", self.constraint, ("descent", "positive", "free"))
+        check_choice("constraint", self.constraint, ("descent", "positive", "free"))
         if self.constraint == "descent" and not descends:
             raise ConfigError(
                 'constraint="descent" needs objective="degree", update="alternating" and unit_norm=False: '
-                "descent is proved for no other variant."
+                "descent is not proved for other variants."
             )
         if unknown := set(learn) - set(SCALARS):
-            raise ConfigError(f"The scalars are {', '.join(SCALARS)}; there is no {', '.join(sorted(unknown))}.")
+            raise ConfigError(
+                f"learn has unknown names: {', '.join(sorted(unknown))}; the scalars are {', '.join(SCALARS)}."
+            )
         self.start = params or ASMPParams()
         self.learn = tuple(name for name in SCALARS if name in learn)
         raw = self._raw(self.start)
@@ -83,27 +83,29 @@ class ASMP(nn.Module):
                 self.register_buffer(f"raw_{name}", raw[name])
 
     def _raw(self, params: ASMPParams) -> dict[str, Tensor]:
-        """The stored form of the six values: themselves, their logarithms, or the logits of a share of a bound."""
+        """The stored form of the scalars: values, logarithms, or the logit of the ratio of a step size to its bound."""
         values: dict[str, float] = {}
         for name, value in zip(SCALARS, params.resolved(), strict=True):
             if isinstance(value, Tensor) and value.numel() != 1:
-                raise ConfigError(f"{name} has {value.numel()} values, and a module starts from one number.")
+                raise ConfigError(f"{name} has {value.numel()} values, but a module needs a single number.")
             values[name] = float(value)
             if not math.isfinite(values[name]):
-                raise ConfigError(f"{name} starts at {values[name]}, which is not a finite number.")
+                raise ConfigError(f"{name} starts at {values[name]}; it must be finite.")
         if self.constraint == "free":
             return {name: torch.tensor(value) for name, value in values.items()}
         for name, value in values.items():
             if value < 0 or (value == 0 and name in self.learn):
                 raise ConfigError(
-                    f"{name} starts at {value:g}, and a learned scalar under constraint={self.constraint!r} must start "
-                    f'above 0; start it higher, leave it out of learn, or use constraint="free".'
+                    f"{name} starts at {value:g}, but constraint={self.constraint!r} needs learned scalars above 0 and "
+                    'fixed ones of at least 0; start it higher, remove it from learn, or use constraint="free".'
                 )
         # a fixed 0 is stored as log 0 = −inf, which exp turns back into 0
         raw = {name: torch.tensor(value).log() for name, value in values.items()}
         if self.constraint == "descent":
             if values["gamma"] + values["mu2"] == 0:
-                raise ConfigError('gamma and mu2 are both 0, and descent needs their sum above 0; use "positive".')
+                raise ConfigError(
+                    'gamma and mu2 are both 0, but "descent" needs a positive sum; use constraint="positive".'
+                )
             bounds = {
                 "eta1": max_eta(lipschitz_h(values["lam"])),
                 "eta2": max_eta(lipschitz_s(values["lam"], values["gamma"], values["mu2"])),
@@ -112,25 +114,25 @@ class ASMP(nn.Module):
                 share = values[name] / bound
                 if not 0 < share < 1:
                     raise ConfigError(
-                        f"{name} starts at {values[name]:g}, and descent needs it above 0 and below {bound:g}; "
-                        'start it lower, or use constraint="positive".'
+                        f"{name} starts at {values[name]:g}, but descent needs it above 0 and below {bound:g}; "
+                        'change it or use constraint="positive".'
                     )
                 raw[name] = torch.tensor(share).logit()
         return raw
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Put the scalars back to where they started; nothing here is random."""
+        """Reset the scalars to their initial values; nothing is random."""
         del generator
         with torch.no_grad():
             for name, value in self._raw(self.start).items():
                 getattr(self, f"raw_{name}").copy_(value)
 
     def params(self) -> ASMPParams:
-        """The six scalars as they are now, differentiable."""
+        """The current values of the six scalars, differentiable."""
         raw: dict[str, Tensor] = {name: getattr(self, f"raw_{name}") for name in SCALARS}
         if self.constraint == "free":
             return ASMPParams(**raw)
-        # as one tensor: on a GPU each small operation costs as much as a large one
+        # stacked, because on a GPU each small operation costs a kernel launch
         value = dict(zip(raw, torch.stack(list(raw.values())).exp().unbind(0), strict=True))
         if self.constraint == "descent":
             first, second = torch.stack([raw["eta1"], raw["eta2"]]).sigmoid().clamp(*SHARE).unbind(0)
@@ -146,14 +148,13 @@ class ASMP(nn.Module):
         weights: bool = False,
         trace: bool = False,
     ) -> Propagation:
-        """The whole result on a prepared adjacency; ``num_layers`` may differ from the number trained with."""
-        layers = self.num_layers if num_layers is None else num_layers
+        """Run ASMP on a prepared adjacency; ``num_layers`` may differ from the number used in training."""
         return propagate(
             x,
             adj,
             self.params(),
             self.scheme,
-            layers=layers,
+            layers=self.num_layers if num_layers is None else num_layers,
             backend=self.backend,
             weights=weights,
             trace=trace,
@@ -180,11 +181,11 @@ class ASGNN(NodeClassifier):
         hidden_channels: the width of the MLP.
         out_channels: C, the number of classes.
         num_layers: K, the number of ASMP layers.
-        dropout: on the input features and between the layers of the MLP.
-        mlp_layers: the number of linear layers.
+        dropout: dropout rate on the input features and between the layers of the MLP.
+        mlp_layers: the number of linear layers of the MLP.
         params, scheme, learn, constraint, backend: see :class:`ASMP`.
 
-    Time O(nnz(Z) H + N H C + K E C), memory O(F H + N H + K E) on edges.
+    Time O(nnz(Z) H + N H C + K E C), memory O(F H + N H + K E) with edge support.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class ASGNN(NodeClassifier):
         super().__init__()
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
         self.asmp = ASMP(num_layers, params=params, scheme=scheme, learn=learn, constraint=constraint, backend=backend)
-        self.repeatable = self.asmp.scheme.support == "edges"  # for a dense support the sign of λ is looked at
+        self.repeatable = self.asmp.scheme.support == "edges"  # with dense support the sign of λ is read on the CPU
 
     def forward(
         self,
@@ -216,7 +217,7 @@ class ASGNN(NodeClassifier):
         num_layers: int | None = None,
         rng: Rng = None,
     ) -> Tensor:
-        """(N, out_channels); ``num_layers`` runs ASMP deeper, or less deep, than it was trained."""
+        """(N, out_channels); ``num_layers`` may differ from the number used in training."""
         features = Features.of(x)
         adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
         return self.unstacked(self.logits(features, adj, rng, num_layers))
@@ -233,7 +234,7 @@ class ASGNN(NodeClassifier):
         *,
         num_layers: int | None = None,
     ) -> Propagation:
-        """The structure as the model sees it: edge weights of every layer and the objective, without dropout."""
+        """Return the edge weights after every layer and the objective, without dropout."""
         features = Features.of(x)
         adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
         was_training = self.training

@@ -1,4 +1,4 @@
-"""What every model here is: a module for one trial that can be stacked with others and trained as one."""
+"""The base class of all models: a module for one trial that can be stacked with others and trained as one batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asgnn.settings import settings_given, settings_of
 
 
 class _Recorded(type):
-    """Keeps with every model the settings it was made with, so that no model has to list them a second time."""
+    """Records the constructor settings of every model, so that no model has to list them again."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)
@@ -26,21 +26,21 @@ class _Recorded(type):
 
 
 class NodeClassifier(nn.Module, metaclass=_Recorded):
-    """Features and graph in, one score for each node and class out.
+    """The base class of models that map features and a graph to one score per node and class.
 
-    A subclass writes its constructor, which is where its settings are stated, and :meth:`logits`, which always sees a
-    leading dimension T of trials. A setting in which the trials of a batch may differ has the type
-    :data:`~asgnn.settings.PerTrial` and is kept in a parameter or a buffer.
+    A subclass defines its constructor, which declares its settings, and :meth:`logits`, whose tensors always have a
+    leading dimension T of trials. A setting that may differ between the trials of a batch has the type
+    :data:`~asgnn.settings.PerTrial` and is stored as a parameter or buffer.
     """
 
     settings: dict[str, Any]
-    """Every setting of the constructor by name, defaults included."""
+    """All constructor settings by name, defaults included."""
     stacked: int | None = None
-    """How many trials this module holds, or ``None`` for a plain model."""
+    """The number of trials of a stacked model, ``None`` for a single model."""
     dense_matrices: int = 0
-    """How many N × N matrices one trial takes up in training, for the size of a batch."""
+    """The number of N × N matrices one trial needs in training; used to choose the batch size."""
     repeatable: bool = False
-    """Whether every epoch launches the same kernels and never waits for a value, so that a CUDA graph can repeat it."""
+    """Whether every epoch launches the same kernels without synchronising, so that a CUDA graph can replay it."""
 
     def forward(
         self,
@@ -56,70 +56,70 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
             x: (N, F) dense or sparse, or prepared :class:`~asgnn.graphs.features.Features`.
             edge_index: (2, E) undirected, or a prepared :class:`~asgnn.graphs.adjacency.Adjacency`.
             edge_weight: (E,) in [0, 1]; ones by default.
-            rng: the streams of the trials' dropout; started by torch's global generator by default.
+            rng: the random streams of the trials' dropout; seeded by torch's global generator by default.
         """
         features = Features.of(x)
         return self.unstacked(self.logits(features, Adjacency.of(edge_index, features.num_nodes, edge_weight), rng))
 
     @property
     def batch_key(self) -> tuple[Hashable, ...]:
-        """Equal for models that can share a batch: the class, and all settings in which trials may not differ."""
+        """Equal for models that can share a batch: the class and all settings that are not per trial."""
         known = settings_of(type(self))
         fixed = (_hashable(value) for name, value in self.settings.items() if not known[name].per_trial)
         return type(self), self.variant(), *fixed
 
     def variant(self) -> Hashable:
-        """What else must be equal in a batch; for a model whose computation depends on a setting of each trial."""
+        """What else must be equal in a batch, for a model whose computation branches on a per-trial setting."""
         return None
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         """(T, N, out_channels)."""
-        raise TypeError(f"{type(self).__name__} does not say how it computes its logits.")
+        raise TypeError(f"{type(self).__name__} must define the method logits.")
 
     def unstacked(self, out: Tensor) -> Tensor:
         return out if self.stacked is not None else out.squeeze(0)
 
     def size_up(self, features: Features, adj: Adjacency) -> None:
-        """Called by ``fit`` on the single model before anything else: for parameters whose sizes the graph decides."""
+        """Called by ``fit`` on the single model first; creates parameters whose sizes depend on the graph."""
 
     def begin(self, features: Features, adj: Adjacency) -> None:
-        """Called by ``fit`` on the single model before its training: for what starts from the graph itself."""
+        """Called by ``fit`` on the single model before training; initialises what depends on the graph."""
 
     def after_step(self, losses: Callable[[], Tensor]) -> None:
-        """Called by ``fit`` after each step of the optimiser: projections, and inner loops of a method's own.
+        """Called by ``fit`` after each optimiser step, for projections and inner loops.
 
         Args:
-            losses: the training losses (T,) of the parameters as they are now, dropout drawn anew.
+            losses: computes the training losses (T,) at the current parameters, with new dropout.
         """
 
     def trained(self) -> list[Tensor]:
-        """What training changes, and what is kept of its best epoch."""
+        """The tensors that training changes and that are saved at the best epoch."""
         return list(self.parameters())
 
     def scalars(self) -> Iterable[Tensor]:
-        """Parameters that learn with a rate of their own and without weight decay."""
+        """Parameters trained with ``scalar_lr`` and without weight decay."""
         return ()
 
     def scalar_values(self) -> dict[str, float]:
-        """What the learned scalars of a single model have become, by name, for a record."""
+        """The values of the learned scalars of a single model, by name, for records."""
         return {}
 
     def stacked_with(self, models: Sequence[NodeClassifier]) -> NodeClassifier:
-        """A copy that holds the parameters and buffers of all ``models``, of which this is the first."""
+        """A copy with the stacked parameters and buffers of ``models``; this model is the first of them."""
         out = copy.deepcopy(self)
         out.stacked = len(models)
-        for place, *modules in zip(out.modules(), *(model.modules() for model in models), strict=True):
-            for name, parameter in list(place._parameters.items()):
+        for target, *modules in zip(out.modules(), *(model.modules() for model in models), strict=True):
+            for name, parameter in list(target._parameters.items()):
                 if parameter is not None:
                     values = [module.get_parameter(name).detach() for module in modules]
-                    setattr(place, name, nn.Parameter(torch.stack(values), parameter.requires_grad))
-            for name, buffer in list(place._buffers.items()):
+                    setattr(target, name, nn.Parameter(torch.stack(values), parameter.requires_grad))
+            for name, buffer in list(target._buffers.items()):
                 if buffer is not None:
-                    setattr(place, name, torch.stack([module.get_buffer(name) for module in modules]))
+                    setattr(target, name, torch.stack([module.get_buffer(name) for module in modules]))
         return out
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Start anew, with the given generator or torch's global one."""
+        """Reinitialise all parameters from the generator, or from torch's global one."""
         for module in self.children():
             _reset(module, generator)
 
@@ -139,16 +139,16 @@ def _hashable(value: Any) -> Hashable:
 
 
 def stack(models: Sequence[NodeClassifier]) -> NodeClassifier:
-    """Models that can share a batch as one module, whose parameters and buffers have a leading dimension T."""
+    """Stack models into one module whose parameters and buffers have a leading dimension T."""
     first = models[0]
     if any(model.stacked is not None or model.batch_key != first.batch_key for model in models):
-        raise ConfigError("Only single models of one class can share a batch, and only where their settings agree.")
+        raise ConfigError("Models can share a batch only if they are single models of one class with equal settings.")
     return first.stacked_with(models)
 
 
 def unstack(stacked: NodeClassifier, models: Sequence[NodeClassifier]) -> None:
-    """Copy each trial's values out of a stack into the single models it was made of."""
+    """Copy the values of each trial from a stack back into the single models."""
     for trial, model in enumerate(models):
         with torch.no_grad():
-            for own, many in zip(model.trained(), stacked.trained(), strict=True):
-                own.copy_(many[trial])
+            for single, many in zip(model.trained(), stacked.trained(), strict=True):
+                single.copy_(many[trial])

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from asgnn.errors import ConfigError, GraphError
+from asgnn.errors import GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features, Rows
 from asgnn.kernels import load
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
 from asgnn.models.per_graph import once_per_graph
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_choice, check_number
 
 Norm = Literal["l21", "l1"]
 
@@ -24,18 +24,18 @@ Norm = Literal["l21", "l1"]
 class ElasticGNN(NodeClassifier):
     r"""An MLP, then elastic message passing (Liu et al., "Elastic Graph Neural Networks", ICML 2021).
 
-    Ten or so primal–dual steps towards the minimum of
+    ``num_layers`` primal–dual steps towards the minimum of
 
     .. math:: \lambda_1 \|\tilde\Delta F\|_{21} + \frac{\lambda_2}{2} \mathrm{tr}(F^\top \tilde L F)
               + \frac12 \|F - X\|_F^2, \qquad \tilde\Delta = \Delta D^{-1/2},
               \quad \tilde\Delta^\top \tilde\Delta = \tilde L = I - D^{-1/2} A D^{-1/2}
 
-    with X = MLP(Z) and one row of the incidence matrix Δ for each undirected edge. ``norm="l1"`` sums the moduli of
-    the entries in place of the lengths of the rows. Weights of edges, not in the paper, enter Δ as their roots, which
-    keeps the last identity; they must be symmetric.
+    with X = MLP(Z) and one row of the incidence matrix Δ for each undirected edge. ``norm="l1"`` uses the ℓ₁ norm of
+    the rows in place of their ℓ₂ norm. Edge weights, which the paper does not have, enter Δ as square roots, which
+    preserves the last identity; they must be symmetric.
 
-    Where a gradient in the edge weights is wanted, all is computed by :meth:`propagate_by_entries`, on a GPU, too: the
-    other ways take the matrices as fixed, and the root of a weight of 0 has no derivative, while the result has.
+    If the edge weights require a gradient, :meth:`propagate_by_entries` is used on every device: the other
+    implementations treat the matrices as constants, and the square root has no derivative at 0, while the result has.
 
     Time O(nnz(Z) H + N H C + K E C), memory O(F H + N H + K E C).
     """
@@ -58,15 +58,12 @@ class ElasticGNN(NodeClassifier):
         norm: Norm = "l21",
     ) -> None:
         super().__init__()
-        if not (0 <= lambda1 < float("inf") and 0 <= lambda2 < float("inf")):
-            raise ConfigError(f"lambda1 and lambda2 must be 0 or more and finite; they are {lambda1} and {lambda2}.")
         check_depth(num_layers)
-        if norm not in ("l21", "l1"):
-            raise ConfigError(f"norm must be l21 or l1; it is {norm!r}.")
-        self.has_dual = lambda1 > 0
-        self.num_layers, self.norm = num_layers, norm
+        check_choice("norm", norm, ("l21", "l1"))
         for name, value in (("lambda1", lambda1), ("lambda2", lambda2)):
+            check_number(name, value, 0, float("inf"), "[)")
             self.register_buffer(name, torch.tensor(float(value), dtype=torch.float64), persistent=False)
+        self.num_layers, self.norm, self.has_dual = num_layers, norm, lambda1 > 0
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
 
     def variant(self) -> bool:
@@ -79,16 +76,16 @@ class ElasticGNN(NodeClassifier):
         return self.propagate(x, adj, incidence_of(features, adj, x.dtype))
 
     def propagate(self, x: Tensor, adj: Adjacency, incidence: Incidence | None = None) -> Tensor:
-        """Elastic message passing of (T, N, C), Eqs. (14)–(18) of the paper, with γZ in place of the dual variables Z.
+        """Elastic message passing on (T, N, C), Eqs. (14)–(18) of the paper, with W = γZ for the dual variables Z.
 
-        In the paper a dual step is Z + βΔ̃(Y − γΔ̃ᵀZ) with β = 1/(2γ), brought back to length λ₁; times γ it is
-        W + Δ̃(Y − Δ̃ᵀW)/2, brought back to γλ₁: only the length is left that differs between trials.
+        The paper's dual step projects Z + βΔ̃(Y − γΔ̃ᵀZ), β = 1/(2γ), onto the ball of radius λ₁. Multiplied by γ, it
+        projects W + Δ̃(Y − Δ̃ᵀW)/2 onto the ball of radius γλ₁, so that only the radius differs between trials.
         """
         gamma = (1 / (1 + self.lambda2)).view(-1).to(x.dtype)
         radius = (self.lambda1 / (1 + self.lambda2)).view(-1).to(x.dtype)
-        # (N, C, T): the matrices are the same for all trials, so each product takes all their columns at once
+        # (N, C, T): all trials share the matrices, so one product covers the columns of all trials
         f = x.permute(1, 2, 0).contiguous()
-        own, average, incidence = gamma * f, adj.normalized("sym", x.dtype), incidence or Incidence(adj, x.dtype)
+        anchor, average, incidence = gamma * f, adj.normalized("sym", x.dtype), incidence or Incidence(adj, x.dtype)
         w: Tensor | None = None
         pull: Tensor | None = None  # −Δ̃ᵀW, with W = 0 at the start
         if on_gpu(f) and self.has_dual and self.norm == "l21":
@@ -97,10 +94,10 @@ class ElasticGNN(NodeClassifier):
             rest, radii = (part.expand(x.size(0)).contiguous() for part in (1 - gamma, radius))
             matrices = Rows(adj.crow, adj.col, average, size), incidence.half, incidence.half_transposed
             for _ in range(self.num_layers):
-                f, w, pull = layer.apply(f, w, pull, own, rest, radii, *matrices)
+                f, w, pull = layer.apply(f, w, pull, anchor, rest, radii, *matrices)
             return f.permute(2, 0, 1)
         for _ in range(self.num_layers):
-            f = y = own + (1 - gamma) * adj.matmul(average, f.flatten(1)).view_as(f)
+            f = y = anchor + (1 - gamma) * adj.matmul(average, f.flatten(1)).view_as(f)
             if not self.has_dual:
                 continue
             step = incidence.half_differences(y if pull is None else y + pull)
@@ -110,10 +107,11 @@ class ElasticGNN(NodeClassifier):
         return f.permute(2, 0, 1)
 
     def propagate_by_entries(self, x: Tensor, adj: Adjacency) -> Tensor:
-        """The same, differentiable in the weights of the edges to any order; memory O(K E C) for each trial.
+        """The same, differentiable to any order in the edge weights; memory O(K E C) for each trial.
 
-        With W = √w U both roots of a weight come together: U + (f_i/√d_i − f_j/√d_j)/2 is brought back to length
-        γλ₁/√w, and node i is pulled by −Σ_j w_ij U_ij/√d_i. Every edge has a row in each direction, U_ji = −U_ij.
+        With W = √w U no square root of a weight is left outside the radius: U + (f_i/√d_i − f_j/√d_j)/2 is projected
+        onto the ball of radius γλ₁/√w, and −Σ_j w_ij U_ij/√d_i is added to node i. Every edge has one row in each
+        direction, U_ji = −U_ij.
         """
         check_undirected(adj)
         gamma = (1 / (1 + self.lambda2)).view(-1).to(x.dtype)
@@ -121,7 +119,7 @@ class ElasticGNN(NodeClassifier):
         start = f = x.permute(1, 2, 0).contiguous()
         weight = adj.weight.to(x.dtype).view(-1, 1, 1)
         average, root = adj.normalized("sym", x.dtype), adj.inverse_root_degree(x.dtype).view(-1, 1, 1)
-        # the ball of an edge of weight 0 has no bound; below 10⁻¹² it is wider than anything met in practice
+        # an edge of weight 0 has an unbounded ball; at 10⁻¹² the radius is larger than any row in practice
         limit = radius * weight.clamp(min=1e-12).rsqrt()
         u, pull = x.new_zeros(()), x.new_zeros(())
         for _ in range(self.num_layers):
@@ -140,7 +138,7 @@ class ElasticGNN(NodeClassifier):
         return f.permute(2, 0, 1)
 
     def project(self, w: Tensor, radius: Tensor) -> Tensor:
-        """(edges, C, T), brought back into balls of radius (T,) where it left them."""
+        """Project the rows of (edges, C, T) onto balls of radius (T,)."""
         if self.norm == "l1":
             return w.clamp(-radius, radius)
         out: Tensor = _IntoBall.apply(w, radius)
@@ -148,7 +146,7 @@ class ElasticGNN(NodeClassifier):
 
 
 def on_gpu(f: Tensor) -> bool:
-    """A function, so that a test can have the kernels interpreted where there is no GPU."""
+    """A function, so that tests can run the kernels in Triton's interpreter without a GPU."""
     return f.is_cuda
 
 
@@ -160,7 +158,9 @@ def incidence_of(features: Features, adj: Adjacency, dtype: torch.dtype) -> Inci
 
 def check_undirected(adj: Adjacency) -> None:
     if not adj.symmetric:
-        raise GraphError("ElasticGNN minimises over undirected edges; the two weights of an edge must be equal.")
+        raise GraphError(
+            "ElasticGNN needs symmetric edge weights: the weights of an edge in both directions must be equal."
+        )
 
 
 class Incidence:
@@ -172,13 +172,13 @@ class Incidence:
         signed = adj.weight.to(dtype).sqrt() * root[adj.row] * torch.where(adj.row < adj.col, 1.0, -1.0).to(dtype)
         upper = (adj.row < adj.col).nonzero().view(-1)
         edges = torch.arange(upper.numel(), device=upper.device)
-        # the edge of each entry: its own where i < j, its reverse's where i > j
+        # the undirected edge of each entry; both directions share one edge
         edge_of = torch.zeros_like(adj.row)
         edge_of[upper] = edges
         edge_of[adj.reverse[upper]] = edges
-        apart = ~adj.loops
-        crow = adj.crow - torch.arange(adj.num_nodes + 1, device=upper.device)  # one loop a row left out
-        transposed = Rows(crow.int(), edge_of[apart].int(), signed[apart], (adj.num_nodes, upper.numel()))
+        no_loop = ~adj.loops
+        crow = adj.crow - torch.arange(adj.num_nodes + 1, device=upper.device)  # one self-loop per row is left out
+        transposed = Rows(crow.int(), edge_of[no_loop].int(), signed[no_loop], (adj.num_nodes, upper.numel()))
         matrix = Rows(
             torch.arange(0, 2 * upper.numel() + 1, 2, device=upper.device).int(),
             torch.stack([adj.row[upper], adj.col[upper]], 1).view(-1).int(),
@@ -194,13 +194,13 @@ class Incidence:
         return out
 
     def pull(self, w: Tensor) -> Tensor:
-        """−Δ̃ᵀW: (edges, …) → (N, …); with its sign it is added, and no gradient is negated in a pass of its own."""
+        """−Δ̃ᵀW: (edges, …) → (N, …); the sign is part of the matrix, which saves a pass that negates the gradient."""
         out: Tensor = _Product.apply(w, self.minus_transposed, self.minus)
         return out
 
 
 class _Product(torch.autograd.Function):
-    """A fixed sparse matrix times a dense one; the derivative is the product with its transpose."""
+    """A constant sparse matrix times a dense one; the gradient is a product with the transpose."""
 
     @staticmethod
     def forward(ctx: Any, dense: Tensor, matrix: Rows, transposed: Rows) -> Tensor:
@@ -213,7 +213,7 @@ class _Product(torch.autograd.Function):
 
 
 class _IntoBall(torch.autograd.Function):
-    """z · min(1, radius/‖z‖) with lengths along dimension 1; one derivative, in one pass where all are inside."""
+    """z · min(1, radius/‖z‖) with norms along dimension 1; first derivatives only, free if all rows are inside."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, radius: Tensor) -> Tensor:

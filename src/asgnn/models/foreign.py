@@ -1,4 +1,4 @@
-"""Modules from elsewhere, such as PyG's, as models like any other."""
+"""Modules of other packages, such as PyG, as models of this library."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Rng, Streams
 from asgnn.models.per_graph import once_per_graph
 
-# Modules from elsewhere draw from torch's global generator, of which there is one for all threads.
+# Foreign modules use torch's global generator, which all threads share.
 _GLOBAL_GENERATOR = threading.Lock()
 
 
 class Foreign(NodeClassifier):
-    """A module that maps ``(x, edge_index)``, and ``edge_weight`` if it takes that, to (N, C) scores.
+    """Wraps a module that maps ``(x, edge_index)``, and ``edge_weight`` if it takes it, to (N, C) scores.
 
-    It is trained alone: its parameters belong to one trial. Lazy parameters (``in_channels=-1``) get their sizes from
-    the first graph.
+    It never shares a batch. Lazy parameters (``in_channels=-1``) get their sizes from the first graph.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -40,10 +39,10 @@ class Foreign(NodeClassifier):
             inspect.signature(module.forward).bind(None, None)
         except (TypeError, ValueError):
             raise ConfigError(
-                f"The forward of {type(module).__name__} cannot be called with x and edge_index alone; wrap it in a "
-                "module whose forward can."
+                f"{type(module).__name__}.forward cannot be called with x and edge_index alone; wrap the module in one "
+                "that can."
             ) from None
-        # PyG's basic models all have the argument, and some of them pass over it
+        # all basic models of PyG have the argument, but some ignore it
         self.takes_weight = "edge_weight" in names and getattr(module, "supports_edge_weight", True)
 
     @property
@@ -54,20 +53,20 @@ class Foreign(NodeClassifier):
         inputs = _inputs(features, adj)
         if len(inputs) == 3 and not self.takes_weight:
             raise GraphError(
-                f"The forward of {type(self.module).__name__} takes no edge_weight, and the graph has one; remove it, "
-                "or use a module that takes it."
+                f"{type(self.module).__name__}.forward takes no edge_weight, but the graph has edge weights; remove "
+                "them or use a module that takes edge_weight."
             )
         out = self.call(*inputs) if rng is None else self._seeded(rng, *inputs)
         if not isinstance(out, Tensor) or out.dim() != 2 or out.size(0) != features.num_nodes:
-            what = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            returned = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ConfigError(
                 f"{type(self.module).__name__} must return one row of scores for each of the {features.num_nodes} "
-                f"nodes; it returned {what}."
+                f"nodes; it returned {returned}."
             )
         return out.unsqueeze(0)
 
     def _seeded(self, rng: Streams, *inputs: Tensor) -> Tensor:
-        """The trial's own stream seeds the global generator, which is put back afterwards."""
+        """Call the module with the global generator seeded from the trial's stream, then restore the generator."""
         seed, device = int(rng.bits(1)), inputs[0].device
         with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
@@ -83,14 +82,14 @@ class Foreign(NodeClassifier):
                 self.logits(features, adj, None)
 
     def trained(self) -> list[Tensor]:
-        """Buffers too: a module may keep running means."""
+        """Parameters and buffers, because a module may have running statistics."""
         return [*self.parameters(), *self.buffers()]
 
     def stacked_with(self, models: Sequence[NodeClassifier]) -> NodeClassifier:
         return _Stacked(self.module)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Start anew, by the module's own methods, from torch's global generator or a seed drawn from the given one."""
+        """Call ``reset_parameters`` of all submodules, seeded from the generator if there is one."""
         with _GLOBAL_GENERATOR, torch.random.fork_rng(enabled=generator is not None):
             if generator is not None:
                 torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
@@ -100,14 +99,15 @@ class Foreign(NodeClassifier):
 
 
 class _Stacked(Foreign):
-    """The same with a leading dimension of 1 on every parameter and buffer; the module lends its computation."""
+    """The same with a leading dimension of 1 on every parameter and buffer, called with ``functional_call``."""
 
     stacked = 1
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
         del self.module
-        self.__dict__["module"] = copy.deepcopy(module)  # not registered: its own parameters are not the ones trained
+        # not registered as a submodule, because its parameters are not the trained ones
+        self.__dict__["module"] = copy.deepcopy(module)
         self._names: dict[str, str] = {}
         for i, (name, value) in enumerate(module.named_parameters()):
             self._names[name] = f"parameter{i}"
@@ -117,7 +117,7 @@ class _Stacked(Foreign):
             self.register_buffer(f"buffer{i}", buffer.detach().clone()[None])
 
     def call(self, *inputs: Tensor) -> Tensor:
-        values = {name: getattr(self, own)[0] for name, own in self._names.items()}
+        values = {name: getattr(self, stacked)[0] for name, stacked in self._names.items()}
         out: Tensor = functional_call(self.module, values, inputs[:2], {"edge_weight": inputs[2]} if inputs[2:] else {})
         return out
 
@@ -128,39 +128,39 @@ class _Stacked(Foreign):
 
 @once_per_graph
 def _inputs(features: Features, adj: Adjacency) -> tuple[Tensor, ...]:
-    """x, edge_index without self-loops and, where a weight is not 1, edge_weight."""
-    apart = ~adj.loops
-    edges, weight = adj.edge_index[:, apart], adj.weight[apart]
+    """x, edge_index without self-loops and, unless all weights are 1, edge_weight."""
+    no_loop = ~adj.loops
+    edges, weight = adj.edge_index[:, no_loop], adj.weight[no_loop]
     return (features.to_dense(), edges) if bool((weight == 1).all()) else (features.to_dense(), edges, weight)
 
 
 def as_model(module: nn.Module) -> NodeClassifier:
-    """The module itself where it is a model of this library, else the module as one."""
+    """Return a model of this library as it is, and any other module wrapped in :class:`Foreign`."""
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"A model must be a torch.nn.Module, and this is a {type(module).__name__}.")
+        raise ConfigError(f"A model must be a torch.nn.Module; this is a {type(module).__name__}.")
     return module if isinstance(module, NodeClassifier) else Foreign(module)
 
 
 def build_foreign(kind: type[nn.Module], settings: Mapping[str, Any], rng: torch.Generator) -> nn.Module:
-    """A module with these settings, whose start is drawn from ``rng``; torch's global generator is left alone."""
+    """Build a module with initial weights drawn from ``rng``; torch's global generator is unchanged."""
     with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (), generator=rng)))
         try:
             return kind(**settings)
         except (TypeError, ValueError) as cause:
-            raise ConfigError(f"{kind.__name__} cannot be made with these settings: {_line(cause)}.") from cause
+            raise ConfigError(f"{kind.__name__} cannot be built with these settings: {_line(cause)}.") from cause
 
 
 def find_module(name: str) -> type[nn.Module]:
-    """The class called ``package.module:Class``."""
-    place, _, attribute = name.partition(":")
+    """Import the class named ``package.module:Class``."""
+    path, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(place), attribute, None)
-    except Exception as cause:  # whatever the import of a module from elsewhere raises
-        raise ConfigError(f"{place!r} cannot be imported: {_line(cause)}.") from cause
-    if not isinstance(found, type) or not issubclass(found, nn.Module):
-        raise ConfigError(f"{place} has no class {attribute!r} that is a torch.nn.Module.")
-    return found
+        kind = getattr(importlib.import_module(path), attribute, None)
+    except Exception as cause:  # importing a foreign module may raise anything
+        raise ConfigError(f"{path!r} cannot be imported: {_line(cause)}.") from cause
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        raise ConfigError(f"{path} has no class {attribute!r} that is a torch.nn.Module.")
+    return kind
 
 
 def _line(cause: Exception) -> str:

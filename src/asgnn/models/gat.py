@@ -24,9 +24,9 @@ class GAT(NodeClassifier):
     .. math:: h'_i = \sum_j \alpha_{ij} W h_j + b, \qquad
               \alpha_{ij} \propto A_{ij} \exp(\mathrm{LeakyReLU}(a_1 \cdot W h_i + a_2 \cdot W h_j))
 
-    The heads of the first layer stand side by side and pass through an ELU, the second layer has one; dropout on the
-    input of both layers and on α. The factor A, 1 in the paper, makes an edge of weight 0 no edge.
-    Equal to a pair of PyG's ``GATConv`` (a test); trials and heads are one dimension of the products over the edges.
+    The heads of the first layer are concatenated and followed by an ELU; the second layer has one head. Dropout acts on
+    the input of both layers and on α. The factor A, which is 1 in the paper, makes an edge of weight 0 no edge.
+    Equal to two layers of PyG's ``GATConv`` (tests); trials and heads share one dimension of the sparse products.
 
     Time O(nnz(Z) H + E (H + C)), memory O(E (heads + H) + N H), with H = heads · hidden_channels.
     """
@@ -54,7 +54,7 @@ class GAT(NodeClassifier):
 
 
 class Attention(nn.Module):
-    """One layer after its product with the weights: (T, N, heads · C) → (T, N, heads · C); starts as in the paper."""
+    """One layer after the product with its weights: (T, N, heads · C) → (T, N, heads · C); Glorot initialisation."""
 
     def __init__(self, in_channels: int, out_channels: int, heads: int) -> None:
         super().__init__()
@@ -95,8 +95,8 @@ class Attention(nn.Module):
 
 
 def row_softmax(scores: Tensor, adj: Adjacency) -> Tensor:
-    """(E, M) → (E, M): A exp(scores) with rows that sum to 1; every row has its self-loop, so none is empty."""
-    with torch.no_grad():  # a shift of a row changes nothing but what can overflow
+    """(E, M) → (E, M): A exp(scores), normalised to row sums of 1; self-loops make every row non-empty."""
+    with torch.no_grad():  # subtracting the row maximum only prevents overflow
         highest = torch.segment_reduce(scores, "max", offsets=adj.crow, axis=0)
     share = (scores - adj.at_row(highest)).exp() * adj.weight.to(scores.dtype).unsqueeze(1)
     return share / adj.at_row(adj.row_sum(share))

@@ -14,13 +14,13 @@ from asgnn.settings import PerTrial
 
 
 class GCN(NodeClassifier):
-    r"""Graph convolutional network (Kipf & Welling, ICLR 2017), of two layers unless more are asked for.
+    r"""Graph convolutional network (Kipf & Welling, ICLR 2017), with two layers by default.
 
     .. math:: \hat A\, \mathrm{dropout}(\mathrm{ReLU}(\hat A Z W_1 + b_1)) W_2 + b_2,
               \qquad \hat A = D^{-1/2} A D^{-1/2}
 
-    Dropout between the layers only, as in DeepRobust, whose figures are the ones published for the attacked graphs.
-    Equal to a pair of PyG's ``GCNConv`` (a test); written here so that many trials share one sparse product.
+    Dropout acts between the layers only, as in DeepRobust, which the published results on attacked graphs use.
+    Equal to a stack of PyG's ``GCNConv`` (tests); implemented here so that many trials share one sparse product.
 
     Time O(nnz(Z) H + E (K H + C)).
     """
@@ -44,7 +44,7 @@ class GCN(NodeClassifier):
         self.dropout = Dropout(dropout)
 
     def operator(self, features: Features, adj: Adjacency) -> Callable[[Tensor], Tensor]:
-        """What a layer propagates by, h (T, N, C) → Â h; a defence that cleans the graph first has another one."""
+        """The propagation h (T, N, C) → Â h of each layer; overridden by defences that purify the graph first."""
         weight = adj.normalized("sym", self.first.weight.dtype)
         return lambda h: adj.matmul(weight, h)
 

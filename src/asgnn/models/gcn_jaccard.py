@@ -6,25 +6,25 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.similarity import edge_similarity
 from asgnn.models.gcn import GCN
 from asgnn.models.per_graph import once_per_graph
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 
 class GCNJaccard(GCN):
-    r"""GCN on the graph without the edges between unlike nodes (Wu et al., "Adversarial examples", IJCAI 2019).
+    r"""GCN on the graph without edges between dissimilar nodes (Wu et al., "Adversarial examples", IJCAI 2019).
 
     .. math:: A'_{ij} = A_{ij}\, [\mathrm{sim}(z_i, z_j) \ge \tau]
 
-    with the Jaccard index of features of zeros and ones and the cosine of others
-    (:func:`~asgnn.graphs.similarity.edge_similarity`). τ = 0.01 is DeepRobust's, and drops on a bag of words the edges
-    whose ends share no word. Which edges are left is piecewise constant, so it has no part in any gradient.
+    with the Jaccard index of binary features and the cosine similarity of other features
+    (:func:`~asgnn.graphs.similarity.edge_similarity`). τ = 0.01 is DeepRobust's default; with bag-of-words features it
+    drops the edges whose ends share no word. The choice of edges is piecewise constant, so no gradient passes
+    through it.
 
-    Time O(E words) once a graph, then as :class:`GCN`.
+    Time O(E words) once per graph, then as :class:`GCN`.
     """
 
     def __init__(
@@ -37,15 +37,14 @@ class GCNJaccard(GCN):
         threshold: float = 0.01,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, dropout=dropout)
-        if not -1 <= threshold <= 1:
-            raise ConfigError(f"The threshold on the likeness of two nodes must lie in [-1, 1]; it is {threshold}.")
+        check_number("threshold", threshold, -1, 1)
         self.threshold = threshold
 
     def operator(self, features: Features, adj: Adjacency) -> Callable[[Tensor], Tensor]:
-        return super().operator(features, without_unlike(features, adj, self.threshold))
+        return super().operator(features, without_dissimilar(features, adj, self.threshold))
 
 
 @once_per_graph
-def without_unlike(features: Features, adj: Adjacency, threshold: float) -> Adjacency:
+def without_dissimilar(features: Features, adj: Adjacency, threshold: float) -> Adjacency:
     keep = (edge_similarity(features, adj) >= threshold) & ~adj.loops
     return Adjacency.of(adj.edge_index[:, keep], adj.num_nodes, adj.weight[keep])

@@ -16,18 +16,18 @@ from asgnn.settings import PerTrial, check_count
 
 
 class GCNSVD(GCN):
-    r"""GCN on the graph's best approximation of rank r (Entezari et al., WSDM 2020).
+    r"""GCN on the best rank-r approximation of the graph (Entezari et al., WSDM 2020).
 
     .. math:: \hat A = D^{-1/2} (A_r + I) D^{-1/2}, \qquad D = \mathrm{diag}((A_r + I) 1)
 
-    as in DeepRobust, where r = 50 is the default. A_r stays in its factors, so no N × N matrix is made. It has negative
-    entries, and a row may sum to zero or less, where :math:`D^{-1/2}` does not exist (DeepRobust gets NaN there): such
-    a node keeps its own features and neither gives nor takes any.
+    as in DeepRobust, where r = 50 is the default. A_r is stored as a product of two factors, so no N × N matrix is
+    built. It has negative entries, and where a row sum is not positive :math:`D^{-1/2}` does not exist (DeepRobust
+    returns NaN). Such a node keeps its own features and exchanges none with other nodes.
 
-    The gradient in the edge weights takes the spaces of the r largest singular vectors as fixed
-    (:func:`~asgnn.graphs.low_rank.low_rank`), and which nodes have a sum above zero.
+    The gradient in the edge weights treats as constant the spaces of the r largest singular vectors
+    (:func:`~asgnn.graphs.low_rank.low_rank`) and the set of nodes with a positive row sum.
 
-    Time O(restarts · (E r + N r²)) once a graph, then O(nnz(Z) H + N r (H + C)).
+    Time O(restarts · (E r + N r²)) once per graph, then O(nnz(Z) H + N r (H + C)).
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class GCNSVD(GCN):
 def normalized_factors(
     features: Features, adj: Adjacency, rank: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(N, r), (N, r) and (N, 1): the normalised matrix is the product of the first two plus the third's diagonal."""
+    """left (N, r), right (N, r) and loop (N, 1); the normalised matrix is left rightᵀ + diag(loop)."""
     del features
-    found = low_rank(adj, rank)
-    degree = (found.row_sums + 1).unsqueeze(1)
+    factors = low_rank(adj, rank)
+    degree = (factors.row_sums + 1).unsqueeze(1)
     positive = degree > 0
     root = torch.where(positive, degree, torch.inf).rsqrt()
     loop = torch.where(positive, root.square(), 1)
-    return (root * found.left).to(dtype), (root * found.right).to(dtype), loop.to(dtype)
+    return (root * factors.left).to(dtype), (root * factors.right).to(dtype), loop.to(dtype)

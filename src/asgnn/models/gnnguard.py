@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm, spmm
 from asgnn.graphs.features import Features
@@ -16,25 +15,24 @@ from asgnn.graphs.similarity import edge_cosine
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Linear, Rng
 from asgnn.models.per_graph import once_per_graph
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 
 class GNNGuard(NodeClassifier):
-    r"""A two-layer GCN that weighs edges by the likeness of their ends (Zhang & Zitnik, NeurIPS 2020).
+    r"""A two-layer GCN that weights edges by the similarity of their ends (Zhang & Zitnik, NeurIPS 2020).
 
-    Before each layer, with :math:`c_{ij}` the cosine of the ends' features at that layer, 0 where below the threshold,
+    Before each layer, with :math:`c_{ij}` the cosine similarity of its input features, set to 0 below the threshold,
 
     .. math:: \hat\omega_{ij} = \frac{c_{ij}}{\sum_{k \ne i} c_{ik}}, \quad \hat\omega_{ii} = \frac{1}{n_i + 1},
               \qquad \omega \leftarrow \beta \omega + (1 - \beta) \hat\omega
 
-    where :math:`n_i` counts the edges that are left, and β, learned, is the memory between layers. An edge that one
-    layer drops is gone for the next. As in the authors' code, and not in the paper, the layer is a GCN's with
-    the weights :math:`e^{\omega}` on what is left, symmetrically normalised, and no gradient is taken through the
-    cosines in training. In evaluation mode, where only an attacker or an explanation asks for a gradient, it is the
-    true one, with the set of edges that are left taken as fixed. Weights of edges multiply the cosines (not in the
-    paper).
+    where :math:`n_i` counts the remaining edges and the learned β is the memory between layers. An edge dropped by one
+    layer is also dropped by the next. As in the authors' code, but not in the paper, each layer is a GCN layer with the
+    symmetrically normalised weights :math:`e^{\omega}` on the remaining edges, and no gradient passes through the
+    cosines in training. In evaluation mode, where only attacks and explanations need gradients, the gradient is exact
+    for a fixed set of remaining edges. Edge weights multiply the cosines (not in the paper).
 
-    Time O(nnz(Z) H + E (H + C)) and, once for each graph, O(E · words a node).
+    Time O(nnz(Z) H + E (H + C)) and, once per graph, O(E · words per node).
     """
 
     def __init__(
@@ -47,8 +45,7 @@ class GNNGuard(NodeClassifier):
         dropout: PerTrial = 0.5,
     ) -> None:
         super().__init__()
-        if not 0 <= threshold <= 1:
-            raise ConfigError(f"The threshold must lie between 0 and 1; it is {threshold}.")
+        check_number("threshold", threshold, 0, 1)
         self.threshold = threshold
         self.first = Linear(in_channels, hidden_channels)
         self.second = Linear(hidden_channels, out_channels)
@@ -70,26 +67,25 @@ class GNNGuard(NodeClassifier):
         h = features.linear(self.first.weights, None, None)
         h = self.first.add_bias(self.average(h, omega.expand(-1, h.size(0)), omega > 0, adj)).relu()
         unit = F.normalize((h.detach() if self.training else h).permute(1, 2, 0), dim=1)
-        left = self.weigh(sddmm(unit, unit, adj) * (omega > 0), adj)
+        second = self.weigh(sddmm(unit, unit, adj) * (omega > 0), adj)
         memory = self.raw_memory.view(-1).sigmoid()
-        mixed = memory * omega + (1 - memory) * left
+        mixed = memory * omega + (1 - memory) * second
         h = self.dropout(h, rng) @ self.second.weights
-        return self.second.add_bias(self.average(h, mixed, left > 0, adj))
+        return self.second.add_bias(self.average(h, mixed, second > 0, adj))
 
     def weigh(self, cosine: Tensor, adj: Adjacency) -> Tensor:
-        """ω̂ of the cosines (E, T) of all entries: rows of sum 1, and 1/(n + 1) on the loops."""
+        """ω̂ (E, T) from the cosines (E, T): row sums of 1 without the self-loops, which are 1/(n + 1)."""
         loops = adj.loops.unsqueeze(1)
         near = torch.where((cosine < self.threshold) | loops, 0.0, cosine * adj.weight.to(cosine.dtype).unsqueeze(1))
         total = adj.row_sum(near)
         share = near / adj.at_row(torch.where(total > 0, total, 1.0))
-        own = 1 / (adj.row_sum((near > 0).to(near.dtype)) + 1)
-        return torch.where(loops, adj.at_row(own), share)
+        self_loop = 1 / (adj.row_sum((near > 0).to(near.dtype)) + 1)
+        return torch.where(loops, adj.at_row(self_loop), share)
 
     def average(self, h: Tensor, omega: Tensor, kept: Tensor, adj: Adjacency) -> Tensor:
-        """D^(−1/2) W D^(−1/2) h of (T, N, C), with W = exp(ω) (E, T) on the entries that are kept."""
+        """D^(−1/2) W D^(−1/2) h for h (T, N, C), with W = exp(ω) (E, T) on the kept entries."""
         weight = adj.normalized("sym", h.dtype, omega.exp() * kept)
         return spmm(weight, h.permute(1, 2, 0).contiguous(), adj).permute(2, 0, 1)
 
 
-# Every epoch asks for the same.
 cosines = once_per_graph(edge_cosine)

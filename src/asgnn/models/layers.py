@@ -1,7 +1,7 @@
-"""The layers shared by the models, each for one trial or for many side by side.
+"""Layers shared by the models, for one trial or for a batch of trials.
 
-Whatever belongs to a trial is a parameter or a buffer; in a stacked model each has one more leading dimension T.
-Inside, everything has that dimension: a single model is a stack of one.
+Everything that belongs to a trial is a parameter or buffer, with an additional leading dimension T in a stacked model.
+All computations have that dimension: a single model is a stack of one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from asgnn.settings import MAX_LAYERS, check_count, check_number
 
 
 class Streams:
-    """A stream of random bits for each trial, all drawn at once, on a GPU the same as on a CPU.
+    """One stream of random bits per trial, all drawn in one operation; the same on a GPU as on a CPU.
 
-    Element i of draw k of a trial is a function of its seed, k and i: SplitMix64's mixing of a counter (Steele, Lea &
-    Flood, 2014). A generator for each trial would take a launch for each of them, which for a thousand trials is most
-    of the time of an epoch.
+    Element i of draw k of a trial depends on its seed, k and i alone: SplitMix64 applied to a counter (Steele, Lea &
+    Flood, 2014). One generator per trial would need one kernel launch per trial, which takes most of an epoch with a
+    thousand trials.
     """
 
     def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
         self.seeds = _mix(torch.tensor(list(seeds), dtype=torch.int64)).to(device)
-        # counted on the device, so that what was captured in a CUDA graph draws on when it is repeated
+        # on the device, so that a replayed CUDA graph draws new bits
         self.draws = torch.zeros((), dtype=torch.int64, device=device)
 
     def bits(self, count: int) -> Tensor:
@@ -40,17 +40,17 @@ class Streams:
         return _mix(start.unsqueeze(1) + torch.arange(1, count + 1, device=start.device) * GOLDEN)
 
     def at_least(self, below: Tensor, count: int) -> Tensor:
-        """(T, count) bool: for 16 random bits an element, as a signed number, whether they are not below (T,) int16."""
+        """(T, count) bool: whether 16 random bits, as a signed number, are at least ``below`` (T,) int16."""
         if below.is_cuda:
             self.draws += 1
-            found: Tensor = load("dropout").masks(self.seeds, self.draws, below, count, CONSTANTS)
-            return found
-        # four elements to a draw: several times faster than torch's bernoulli_ on a CPU
+            mask: Tensor = load("dropout").masks(self.seeds, self.draws, below, count, CONSTANTS)
+            return mask
+        # four elements per draw; several times faster than torch's bernoulli_ on a CPU
         return self.bits(-(-count // 4)).view(torch.int16)[:, :count] >= below.unsqueeze(1)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """SplitMix64's finaliser; torch wraps products around and shifts with the sign, which the masks take off."""
+    """SplitMix64's finaliser; torch's shifts copy the sign bit, and the masks remove the copies."""
     x = (x ^ ((x >> 30) & (2**34 - 1))).mul_(FIRST_FACTOR)
     x ^= (x >> 27) & (2**37 - 1)
     x *= SECOND_FACTOR
@@ -63,29 +63,29 @@ GOLDEN, FIRST_FACTOR, SECOND_FACTOR = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0
 CONSTANTS = tuple(n % 2**64 for n in (GOLDEN, FIRST_FACTOR, SECOND_FACTOR))
 
 Rng = Streams | None
-"""The trials' random streams, or ``None`` for ones that torch's global generator starts."""
+"""The random streams of the trials; ``None`` for streams seeded by torch's global generator."""
 
 
-MAX_WEIGHTS = 2**33  # of one layer: 32 GiB; a larger one is a mistake that would show as an out-of-memory error
+MAX_WEIGHTS = 2**33  # of one layer, 32 GiB; more is a mistake that would otherwise end in an out-of-memory error
 
 
 def check_depth(num_layers: int, least: int = 0) -> None:
-    """Raises unless a model can have so many layers; where they follow an MLP, none at all is a model too."""
+    """Raise unless ``num_layers`` is valid; layers that follow an MLP may be left out altogether."""
     check_count("num_layers", num_layers, least, MAX_LAYERS)
 
 
 def check_channels(in_channels: int, out_channels: int) -> None:
-    """Raises unless a layer can have so many channels on either side."""
+    """Raise unless the numbers of channels of a layer are valid."""
     check_count("The number of channels", in_channels)
     check_count("The number of channels", out_channels)
     if in_channels * out_channels > MAX_WEIGHTS:
         raise ConfigError(
-            f"A layer from {in_channels} to {out_channels} channels has more than the {MAX_WEIGHTS} weights allowed."
+            f"A layer from {in_channels} to {out_channels} channels exceeds the limit of {MAX_WEIGHTS} weights."
         )
 
 
 class Linear(nn.Module):
-    """X W + b with W stored as (in, out), or (T, in, out) when stacked; starts as ``torch.nn.Linear`` does."""
+    """X W + b with W stored as (in, out), or (T, in, out) when stacked; initialised like ``torch.nn.Linear``."""
 
     def __init__(self, in_channels: int, out_channels: int, bias: bool = True) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Linear(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout with a rate of its own, to the nearest 1/65536, and a random stream of its own for each trial."""
+    """Dropout with one rate, rounded to a multiple of 1/65536, and one random stream per trial."""
 
     rate: Tensor
 
@@ -123,13 +123,13 @@ class Dropout(nn.Module):
         super().__init__()
         check_number("The dropout rate", rate, 0, 0.999)
         self.register_buffer("rate", torch.tensor(float(rate), dtype=torch.float64), persistent=False)
-        self._known: tuple[Tensor, int, torch.dtype, bool, Tensor, Tensor] | None = None
+        self._cache: tuple[Tensor, int, torch.dtype, bool, Tensor, Tensor] | None = None
 
     def keep(self, shape: tuple[int, ...], rng: Rng, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """A mask (T, \\*shape) of what is kept and the factor (T,) on it; ``None`` where nothing is dropped."""
+        """The mask (T, \\*shape) of kept elements and their scale (T,); ``None`` if nothing is dropped."""
         if not self.training:
             return None, None
-        drops, below, scale = self._read(like.dtype)
+        drops, below, scale = self._constants(like.dtype)
         if not drops:
             return None, None
         return self._streams(rng).at_least(below, math.prod(shape)).view(below.numel(), *shape), scale
@@ -137,23 +137,23 @@ class Dropout(nn.Module):
     def _streams(self, rng: Rng) -> Streams:
         return rng or Streams(torch.randint(2**62, (self.rate.numel(),)).tolist(), self.rate.device)
 
-    def _read(self, dtype: torch.dtype) -> tuple[bool, Tensor, Tensor]:
-        """Whether there is a rate above 0; the steps of 1/65536 below which is dropped (T,); the factors (T,).
+    def _constants(self, dtype: torch.dtype) -> tuple[bool, Tensor, Tensor]:
+        """Whether any rate is above 0; the int16 thresholds below which elements are dropped (T,); the scales (T,).
 
-        Read from the rates once: on a GPU, to look at them is to wait for it.
+        Cached, because reading the rates synchronises with the GPU.
         """
         version = self.rate._version
-        if self._known is None or self._known[0] is not self.rate or self._known[1:3] != (version, dtype):
+        if self._cache is None or self._cache[0] is not self.rate or self._cache[1:3] != (version, dtype):
             steps = [round(rate * 2**16) for rate in self.rate.view(-1).tolist()]
             below = torch.tensor([step - 2**15 for step in steps], dtype=torch.int16, device=self.rate.device)
             scale = torch.tensor([2**16 / (2**16 - step) for step in steps], dtype=dtype, device=self.rate.device)
-            self._known = self.rate, version, dtype, any(steps), below, scale
-        return self._known[3:]
+            self._cache = self.rate, version, dtype, any(steps), below, scale
+        return self._cache[3:]
 
     def forward(self, h: Tensor, rng: Rng = None) -> Tensor:
         """``h`` is (T, …)."""
         if h.is_cuda and self.training:
-            drops, below, scale = self._read(h.dtype)
+            drops, below, scale = self._constants(h.dtype)
             out: Tensor = _Drop.apply(h, below, scale, self._streams(rng)) if drops else h
             return out
         mask, factor = self.keep(tuple(h.shape[1:]), rng, h)
@@ -163,7 +163,7 @@ class Dropout(nn.Module):
 
 
 class _Drop(torch.autograd.Function):
-    """Dropout with its mask drawn where it is used, on a GPU."""
+    """Dropout on a GPU, with the mask drawn in the same kernel."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, below: Tensor, scale: Tensor, rng: Streams) -> Tensor:
@@ -180,9 +180,9 @@ class _Drop(torch.autograd.Function):
 
 
 class MLPBlock(nn.Module):
-    """Dropout, linear, (ReLU, dropout, linear) …: what ASGNN, APPNP and MLP begin with.
+    """Dropout, linear, (ReLU, dropout, linear) …: the first part of ASGNN, APPNP and MLP.
 
-    The first dropout and product run on the sparse features.
+    The first dropout and product use the sparse features.
     """
 
     def __init__(

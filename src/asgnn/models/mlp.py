@@ -12,9 +12,9 @@ from asgnn.settings import PerTrial
 
 
 class MLP(NodeClassifier):
-    """A multilayer perceptron on the features alone: what a model is worth that trusts no edge.
+    """A multilayer perceptron on the features alone, the baseline that uses no edge.
 
-    Its gradient in the weights of edges is 0 by nature.
+    Its gradient in the edge weights is 0.
 
     Time O(nnz(Z) H + N H C).
     """

@@ -1,4 +1,4 @@
-"""What a model makes of a graph before it looks at its weights: made once, not at every epoch."""
+"""A cache for what a model computes from the graph alone, once and not in every epoch."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ T = TypeVar("T")
 
 
 def once_per_graph(make: Callable[..., T]) -> Callable[..., T]:
-    """``make(features, adj, *settings)``, kept for as long as both prepared halves of the graph live.
+    """Cache ``make(features, adj, *settings)`` for as long as both ``features`` and ``adj`` are alive.
 
-    They are known by identity. Training prepares its graph once, so all epochs, batches and trials share one result;
-    what is called with plain tensors has it again where their preparation is kept (:meth:`Adjacency.of`,
-    :meth:`Features.of`). Where the weights or the features require a gradient nothing is kept: a result would hold the
-    whole graph of its derivatives.
+    Both are compared by identity. Training prepares its graph once, so all epochs, batches and trials share one result;
+    calls with plain tensors share it if :meth:`Adjacency.of` and :meth:`Features.of` have cached their preparation.
+    Nothing is cached if the edge weights or the features require a gradient, because the result would keep the whole
+    autograd graph alive.
     """
-    kept: WeakKeyDictionary[Adjacency, WeakKeyDictionary[Features, dict[Hashable, T]]] = WeakKeyDictionary()
+    cache: WeakKeyDictionary[Adjacency, WeakKeyDictionary[Features, dict[Hashable, T]]] = WeakKeyDictionary()
 
     @wraps(make)
-    def found(features: Features, adj: Adjacency, *settings: Hashable) -> T:
+    def cached(features: Features, adj: Adjacency, *settings: Hashable) -> T:
         if adj.weight.requires_grad or features.requires_grad:
             return make(features, adj, *settings)
-        of_graph = kept.setdefault(adj, WeakKeyDictionary()).setdefault(features, {})
-        if settings not in of_graph:
-            of_graph[settings] = make(features, adj, *settings)
-        return of_graph[settings]
+        results = cache.setdefault(adj, WeakKeyDictionary()).setdefault(features, {})
+        if settings not in results:
+            results[settings] = make(features, adj, *settings)
+        return results[settings]
 
-    return found
+    return cached

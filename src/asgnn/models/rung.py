@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import spmm, sqdist
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 # Added to each squared distance before the root, as in the authors' code; not in the paper.
 SMOOTHING = 0.01
@@ -24,16 +23,16 @@ class RUNG(NodeClassifier):
     .. math:: \sum_{(i,j) \in E} \rho_\gamma(y_{ij}) + \lambda \sum_i \|f_i - f_i^{(0)}\|^2, \qquad
               y_{ij} = \Big\|\frac{f_i}{\sqrt{d_i}} - \frac{f_j}{\sqrt{d_j}}\Big\|
 
-    with the minimax concave penalty ρ (y − y²/2γ up to γ, constant beyond), so that an edge over which the features
-    differ by γ or more has no pull at all. One layer, Eq. (8):
+    with the minimax concave penalty ρ (y − y²/2γ up to γ, constant beyond), so that an edge with y ≥ γ has no
+    influence. One layer, Eq. (8):
 
     .. math:: F \leftarrow (\mathrm{diag}(q) + \lambda I)^{-1} \big((W \odot \tilde A) F + \lambda F^{(0)}\big),
               \qquad W_{ij} = \max\Big(0, \frac{1}{2 y_{ij}} - \frac{1}{2\gamma}\Big), \quad
               q_i = \sum_{j \ne i} W_{ij} A_{ij} / d_i
 
-    ``lam_hat`` is 1/(1 + λ), as in the authors' code. As there, and not in the paper, y is the root of the squared
-    distance plus 0.01, and no gradient is taken through W in training; in evaluation mode, where only an attacker or
-    an explanation asks for a gradient, it is the true one. γ = ∞ is the ℓ₁ penalty.
+    ``lam_hat`` is 1/(1 + λ), as in the authors' code. As there, but not in the paper, y is the square root of the
+    squared distance plus 0.01, and no gradient passes through W in training. In evaluation mode, where only attacks and
+    explanations need gradients, the gradient is exact. γ = ∞ is the ℓ₁ penalty.
 
     Time O(nnz(Z) H + N H C + K E C), memory O(F H + N H + K (E + N C)).
     """
@@ -51,10 +50,8 @@ class RUNG(NodeClassifier):
         mlp_layers: int = 2,
     ) -> None:
         super().__init__()
-        if not gamma > 0:
-            raise ConfigError(f"gamma must be above 0; it is {gamma}.")
-        if not 0 < lam_hat < 1:
-            raise ConfigError(f"lam_hat must lie in (0, 1); it is {lam_hat}.")
+        check_number("gamma", gamma, 0, float("inf"), "(]")
+        check_number("lam_hat", lam_hat, 0, 1, "()")
         check_depth(num_layers)
         self.num_layers, self.gamma, self.lam = num_layers, gamma, 1 / lam_hat - 1
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
@@ -63,17 +60,17 @@ class RUNG(NodeClassifier):
         return self.propagate(self.mlp(features, rng), adj)
 
     def propagate(self, x: Tensor, adj: Adjacency) -> Tensor:
-        """QN-IRLS of (T, N, C)."""
+        """QN-IRLS on (T, N, C)."""
         start = f = x.permute(1, 2, 0).contiguous()  # (N, C, T)
         weight = adj.weight.to(x.dtype).unsqueeze(1)
         degree = adj.row_sum(weight)
-        given = weight.masked_fill(adj.loops.unsqueeze(1), 0)  # W_ii = 0
+        off_diagonal = weight.masked_fill(adj.loops.unsqueeze(1), 0)  # W_ii = 0
         normal, root = adj.normalized("sym", x.dtype).unsqueeze(1), degree.rsqrt().unsqueeze(1)
         for _ in range(self.num_layers):
             scaled = f * root
             distance = (sqdist(scaled.detach() if self.training else scaled, adj) + SMOOTHING).sqrt()
             w = (0.5 / distance - 0.5 / self.gamma).clamp(min=0)
-            q = adj.row_sum(w * given) / degree + self.lam
+            q = adj.row_sum(w * off_diagonal) / degree + self.lam
             w = (w * normal).masked_fill(adj.loops.unsqueeze(1), 0)
             f = (spmm(w, f, adj) + self.lam * start) / q.unsqueeze(1)
         return f.permute(2, 0, 1)

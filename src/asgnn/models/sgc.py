@@ -15,8 +15,8 @@ class SGC(NodeClassifier):
 
     .. math:: \hat A^K Z W + b
 
-    Equal to PyG's ``SGConv`` (a test). Computed from the right: :math:`Z W` is narrow and a product with sparse Z,
-    while :math:`\hat A^K Z`, which the authors keep from epoch to epoch, is wide and no longer sparse.
+    Equal to PyG's ``SGConv`` (tests). Computed from right to left: :math:`Z W` has few columns and Z is sparse, while
+    :math:`\hat A^K Z`, which the authors cache, is wide and dense.
 
     Time O(nnz(Z) C + K E C).
     """

@@ -9,33 +9,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import spmm
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Linear, Rng
-from asgnn.settings import PerTrial
+from asgnn.settings import PerTrial, check_number
 
 LARGEST_EXPONENT = 60.0
 
 
 class SoftMedianGCN(NodeClassifier):
-    r"""A two-layer GCN that averages around the median (Geisler et al., "Robustness of GNNs at scale", NeurIPS 2021).
+    r"""A two-layer GCN with soft medians for averages (Geisler et al., "Robustness of GNNs at scale", NeurIPS 2021).
 
-    With :math:`\bar x_i` the median over the neighbourhood of node i, in each dimension by itself, each layer takes
+    With :math:`\bar x_i` the dimension-wise median over the neighbourhood of node i, each layer computes
 
     .. math:: \Big(\sum_j \hat A_{ij}\Big) \frac{\sum_j s_{ij} \hat A_{ij} x_j}{\sum_j s_{ij} \hat A_{ij}}, \qquad
               s_{ij} \propto \exp\Big(-\frac{\|x_j - \bar x_i\|}{T \sqrt{d}}\Big)
 
-    in place of :math:`\sum_j \hat A_{ij} x_j`, to which it tends as T → ∞. The median is the lower one of the
-    neighbourhood with the node itself, every member counted once (the authors' kernel weighs the members by Â); an
-    edge of weight 0 makes no member. The diffusion that the paper puts before it (GDC) is left out.
+    in place of :math:`\sum_j \hat A_{ij} x_j`, its limit for T → ∞. The median is the lower median of the neighbourhood
+    including the node itself, with every member counted once (the authors' kernel weights the members by Â). An edge
+    of weight 0 adds no member. The diffusion that the paper applies first (GDC) is left out.
 
-    The gradient takes as fixed which node is the median; in the weight of an edge that is exact but at 0, where the
-    edge becomes a member at once.
+    The gradient treats the median node as fixed. In an edge weight this is exact except at 0, where the edge becomes a
+    member.
 
-    Time O(nnz(Z) H + E H log E), memory O(E H) for a moment and O(E + N H) kept.
+    Time O(nnz(Z) H + E H log E), memory O(E H) temporarily and O(E + N H) for the backward pass.
     """
 
     def __init__(
@@ -48,8 +47,7 @@ class SoftMedianGCN(NodeClassifier):
         dropout: PerTrial = 0.5,
     ) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise ConfigError(f"The temperature must be above 0; it is {temperature}.")
+        check_number("temperature", temperature, 0, math.inf, "(]")
         self.temperature = temperature
         self.first = Linear(in_channels, hidden_channels)
         self.last = Linear(hidden_channels, out_channels)
@@ -64,23 +62,23 @@ class SoftMedianGCN(NodeClassifier):
         """The soft median of each neighbourhood: (T, N, C) → (T, N, C)."""
         x = h.permute(1, 2, 0).contiguous()  # (N, C, T)
         middle = take(x, lower_median(x.detach(), adj), adj)
-        squared: Tensor = _Between.apply(middle, x, adj)
-        # a root of 0 has no derivative; the smallest normal number stands in for it
+        squared: Tensor = _SquaredDistance.apply(middle, x, adj)
+        # the square root has no derivative at 0, so clamp to the smallest normal number
         distance = squared.clamp(min=torch.finfo(x.dtype).tiny).sqrt() / (self.temperature * math.sqrt(x.size(1)))
-        of_members = distance.detach().masked_fill((adj.weight == 0).unsqueeze(1), torch.inf)
-        nearest = torch.segment_reduce(of_members, "min", offsets=adj.crow, axis=0)
+        member_distance = distance.detach().masked_fill((adj.weight == 0).unsqueeze(1), torch.inf)
+        nearest = torch.segment_reduce(member_distance, "min", offsets=adj.crow, axis=0)
         normal = adj.normalized("sym", x.dtype).unsqueeze(1)
-        # only what is no member can be nearer than the nearest; it counts in the derivative, so it must not overflow
+        # only non-members can be nearer than the nearest member; the derivative needs them, so they must not overflow
         weight = normal * (adj.at_row(nearest) - distance).clamp(max=LARGEST_EXPONENT).exp()
         scale = adj.row_sum(normal) / adj.row_sum(weight).clamp(min=torch.finfo(x.dtype).tiny)
         return (spmm(weight, x, adj) * scale.unsqueeze(1)).permute(2, 0, 1)
 
 
 def lower_median(x: Tensor, adj: Adjacency) -> Tensor:
-    """(N, C, T) → (N, C, T) int64: which member of each neighbourhood holds its lower median, in each dimension.
+    """(N, C, T) → (N, C, T) int64: the node that holds the lower median of each neighbourhood, in each dimension.
 
-    The values of each dimension are ranked once; then one sort of the numbers row · (N + 1) + rank orders all
-    neighbourhoods. An edge of weight 0 has the rank N, after all members. Time O(E C T log E).
+    The values of each dimension are ranked once; then one sort of the keys row · (N + 1) + rank sorts all
+    neighbourhoods. An edge of weight 0 has rank N, after all members. Time O(E C T log E).
     """
     n, values = adj.num_nodes, x.reshape(adj.num_nodes, -1).t()
     order = torch.argsort(values, dim=1, stable=True)
@@ -88,27 +86,27 @@ def lower_median(x: Tensor, adj: Adjacency) -> Tensor:
     rank = torch.full((order.size(0), n + 1), n, dtype=dtype, device=x.device)
     rank.scatter_(1, order, torch.arange(n, dtype=dtype, device=x.device).expand_as(order))
     member = adj.weight > 0
-    # rows of all dimensions are gathered as one piece of memory, many times faster than columns
+    # gathering contiguous rows of all dimensions is many times faster than gathering columns
     keys = rank.t().contiguous().index_select(0, torch.where(member, adj.col, n))
     keys = keys.add_((adj.row * (n + 1)).to(dtype).unsqueeze(1)).t().contiguous()
-    # on a CPU numpy sorts numbers several times faster than torch
+    # on a CPU numpy sorts integers several times faster than torch
     ordered = keys.sort(dim=1).values if keys.is_cuda else torch.from_numpy(np.sort(keys.numpy(), axis=1))
     middle = adj.crow[:-1] + (adj.row_sum(member.double()).long() - 1) // 2
-    found = order.gather(1, ordered.index_select(1, middle).long() % (n + 1))
-    return found.t().reshape(x.shape)
+    node = order.gather(1, ordered.index_select(1, middle).long() % (n + 1))
+    return node.t().reshape(x.shape)
 
 
 def take(x: Tensor, node: Tensor, adj: Adjacency) -> Tensor:
-    """x at the nodes named for each row, dimension and trial: (N, C, T); each must be an entry of its row."""
+    """x[node[i, c, t], c, t] for every row, dimension and trial: (N, C, T); each node must be an entry of its row."""
     if not x.is_cuda:
         return x.gather(0, node)
-    # the derivative of a gather adds with atomics on a GPU, in any order; a sum along the rows does not
+    # on a GPU the derivative of gather uses atomics in random order; a sum along the rows is deterministic
     chosen = node.index_select(0, adj.row) == adj.col.view(-1, 1, 1)
     return adj.row_sum(adj.at_col(x) * chosen)
 
 
-class _Between(torch.autograd.Function):
-    """‖u_i − v_j‖² for every entry: (N, C, T) twice → (E, T); keeps nothing of size E·C."""
+class _SquaredDistance(torch.autograd.Function):
+    """‖u_i − v_j‖² for every entry, for u and v (N, C, T) → (E, T); saves nothing of size E·C."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, v: Tensor, adj: Adjacency) -> Tensor:

@@ -1,4 +1,4 @@
-"""The proximal step of the nuclear norm: every singular value moves towards zero by a threshold and stops there."""
+"""The proximal step of the nuclear norm: soft thresholding of the singular values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TF32_BITS = -(2**13)  # sign, exponent and the first ten bits of a float32
 
 
 def shrink_spectrum(matrix: Tensor, threshold: float, *, symmetric: bool, method: Method | None = None) -> Tensor:
-    r"""The minimiser of the nuclear norm's proximal problem, for each of T square matrices (T, N, N); no gradient.
+    r"""Return the proximal step of the nuclear norm for each of T square matrices (T, N, N); not differentiable.
 
     .. math:: \operatorname*{arg\,min}_X \tfrac12 \|X - M\|_F^2 + \tau \|X\|_*
               = U \max(\Sigma - \tau, 0)\, V^\top, \qquad M = U \Sigma V^\top
@@ -33,13 +33,13 @@ def shrink_spectrum(matrix: Tensor, threshold: float, *, symmetric: bool, method
     Args:
         matrix: (T, N, N).
         threshold: τ, 0 or more.
-        symmetric: whether every matrix is: the result is then symmetric to the last bit.
-        method: "exact" decomposes: eigenvalues of a symmetric matrix, |λ| shrunk with the sign kept, a third of the
-            work of the singular values of any other. "products" takes matrix products only and moves a singular value
-            by up to 1 % of τ too little or too much, see :func:`shrink_by_products`; on a GPU it is several times as
-            fast. ``None``: products on a GPU, exact elsewhere.
+        symmetric: whether all matrices are symmetric; the result is then exactly symmetric.
+        method: "exact" uses a decomposition: eigenvalues of symmetric matrices, with |λ| shrunk and the sign kept, at a
+            third of the cost of the singular values of other matrices. "products" uses matrix products only, with an
+            error of up to 1 % of τ in each singular value, see :func:`shrink_by_products`; it is several times as fast
+            on a GPU. ``None``: products on a GPU, exact elsewhere.
 
-    A matrix that is not finite becomes NaN and leaves the others alone.
+    A matrix that is not finite becomes NaN and does not affect the others.
 
     Time O(T N³); memory O(T N²).
     """
@@ -58,7 +58,7 @@ def shrink_spectrum(matrix: Tensor, threshold: float, *, symmetric: bool, method
             u, s, vt = torch.linalg.svd(matrix)
             return (u * (s - threshold).clamp_(min=0).unsqueeze(-2)) @ vt
         elif matrix.device.type == "cpu":
-            return torch.stack([torch.from_numpy(_shrink_symmetric(one.numpy(), threshold)) for one in matrix])
+            return torch.stack([torch.from_numpy(_shrink_symmetric(m.numpy(), threshold)) for m in matrix])
         else:
             values, vectors = torch.linalg.eigh(matrix)
             shrunk = values - values.clamp(-threshold, threshold)
@@ -67,25 +67,27 @@ def shrink_spectrum(matrix: Tensor, threshold: float, *, symmetric: bool, method
 
 
 def _shrink_symmetric(matrix: NDArray[np.floating], threshold: float) -> NDArray[np.floating]:
-    """By scipy's LAPACK, M = Q (Z Λ Zᵀ) Qᵀ with Q from the reduction to a tridiagonal matrix.
+    """The same with scipy's LAPACK: M = Q (Z Λ Zᵀ) Qᵀ with Q from the reduction to a tridiagonal matrix.
 
-    Only what is left of the spectrum goes back through Q, and only half of the last product is formed: less time than
-    ``eigh`` and a product.
+    Faster than ``eigh`` and a product, because Q multiplies only the remaining part of the spectrum, and only half of
+    the last product is computed.
     """
-    from scipy import linalg  # here, because it takes a while to load
+    from scipy import linalg  # imported here because it is slow to import
 
     size = len(matrix)
     if size < 3:  # nothing to reduce
         values, vectors = np.linalg.eigh(matrix)
         shrunk: NDArray[np.floating] = (vectors * (values - values.clip(-threshold, threshold))) @ vectors.T
         return (shrunk + shrunk.T) / 2
-    lapack: Any = linalg.get_lapack_funcs(("sytrd", "stevd", "trtri"), (matrix,))  # a list, whatever the stubs say
+    lapack: Any = linalg.get_lapack_funcs(
+        ("sytrd", "stevd", "trtri"), (matrix,)
+    )  # a list, although the stubs say otherwise
     blas: Any = linalg.get_blas_funcs(("syrk",), (matrix,))
     (sytrd, stevd, trtri), (syrk,) = lapack, blas
-    below, diagonal, beside, tau, _ = sytrd(matrix.T, lower=1, lwork=64 * size)
-    values, vectors, failed = stevd(diagonal, beside)
+    below, diagonal, off_diagonal, tau, _ = sytrd(matrix.T, lower=1, lwork=64 * size)
+    values, vectors, failed = stevd(diagonal, off_diagonal)
     if failed:
-        raise np.linalg.LinAlgError("The eigenvalues of the structure did not converge.")
+        raise np.linalg.LinAlgError("The eigenvalues of the matrix did not converge.")
     half = np.zeros_like(matrix, order="F")
     for sign, kept in ((-1.0, values < -threshold), (1.0, values > threshold)):
         if kept.any():
@@ -96,42 +98,43 @@ def _shrink_symmetric(matrix: NDArray[np.floating], threshold: float) -> NDArray
 
 
 def _reflect(rows: NDArray[np.floating], below: NDArray[np.floating], tau: NDArray[np.floating], trtri: Any) -> None:
-    """Q times ``rows``, in place: the reflections 1 − τ v vᵀ that LAPACK leaves, BLOCK of them in one product.
+    """Multiply ``rows`` by Q in place: the reflections 1 − τ v vᵀ from LAPACK, BLOCK of them in one product.
 
-    A block is 1 − V T Vᵀ with T⁻¹ = the diagonal of 1/τ and VᵀV above it (Puglisi, 1992). Wider blocks than those of
-    LAPACK's own ormqr: a quarter less time.
+    A block is 1 − V T Vᵀ, where T⁻¹ has 1/τ on its diagonal and VᵀV above it (Puglisi, 1992). The blocks are wider than
+    those of LAPACK's ormqr, which saves a quarter of the time.
     """
     for start in reversed(range(0, len(tau), BLOCK)):
-        own = tau[start : start + BLOCK]
-        v = np.tril(below[1 + start :, start : start + len(own)], -1)
+        taus = tau[start : start + BLOCK]
+        v = np.tril(below[1 + start :, start : start + len(taus)], -1)
         np.fill_diagonal(v, 1)
-        v *= own != 0  # where τ is 0 there is no reflection
+        v *= taus != 0  # where τ is 0 there is no reflection
         inverse = np.triu(v.T @ v, 1)
-        np.fill_diagonal(inverse, 1 / np.where(own == 0, 1, own))
+        np.fill_diagonal(inverse, 1 / np.where(taus == 0, 1, taus))
         rows[1 + start :] -= v @ (trtri(inverse)[0] @ (v.T @ rows[1 + start :]))
 
 
 def shrink_by_products(matrix: Tensor, threshold: float, *, symmetric: bool) -> Tensor:
-    r"""The same by matrix products only, a batch of them at once: M less its singular values cut off at τ.
+    r"""The same with batched matrix products only: M minus M with its singular values clipped at τ.
 
     .. math:: U \max(\Sigma - \tau, 0)\, V^\top = M - \tau\, U c(\Sigma / \tau)\, V^\top,
               \qquad c(\sigma) = \min(\sigma, 1)
 
-    An odd polynomial in M acts on the singular values. Cubic ones, Newton–Schulz steps, raise τ to about the middle of
-    [0, 1] while everything above stays above, and one of degree 31 takes what they make of σ to c: see
-    :func:`_plan`. It rounds the corner of c off, so that a singular value is shrunk by up to 1 % of τ too little or
-    too much, the most where it is near τ. As only the part of size τ comes from products, their rounding errors count
-    in τ and not in the norm of M: on a GPU the last ones are made in TF32, the first ones in three TF32 parts.
+    An odd polynomial in M acts on the singular values. Cubic polynomials (Newton–Schulz steps) raise τ to about the
+    middle of [0, 1], and larger values stay larger. A polynomial of degree 31 then maps the result to c; see
+    :func:`_plan`. It rounds off the corner of c, so each singular value has an error of up to 1 % of τ, largest near τ.
+    Only the part of size τ comes from products, so their rounding errors are relative to τ and not to the norm of M:
+    on a GPU the last products use TF32, the first ones three TF32 products each.
 
     Time: about 25 products of N × N matrices on Cora.
     """
     size = matrix.size(-1)
     exponents = (_norm_bound(matrix, symmetric) / threshold).log2().ceil().clamp(min=1).int().tolist()
-    # to whole tiles: an odd number of columns makes a product on a GPU three times as long
+    # pad to whole tiles: with an odd number of columns a product takes three times as long on a GPU
     padded = F.pad(matrix, (0, -size % TILE) * 2) if matrix.is_cuda else matrix
     out = torch.empty_like(matrix)
     with _reduced_precision(matrix):
-        for exponent in sorted(set(exponents)):  # one plan for all would make a trial depend on its company
+        # one plan for all would make the result of a trial depend on the other trials
+        for exponent in sorted(set(exponents)):
             members = [i for i, other in enumerate(exponents) if other == exponent]
             cut = _cut_off(padded[members] * (0.5**exponent / threshold), exponent, symmetric)
             out[members] = matrix[members].sub_(cut[..., :size, :size], alpha=threshold)
@@ -139,10 +142,10 @@ def shrink_by_products(matrix: Tensor, threshold: float, *, symmetric: bool) -> 
 
 
 def _norm_bound(matrix: Tensor, symmetric: bool) -> Tensor:
-    """(T,) at least the largest singular value, with room for rounding.
+    """(T,) an upper bound on the largest singular value, with a margin for rounding.
 
     For B ≥ 0 and any v > 0 no eigenvalue of B exceeds the largest (Bv)ᵢ / vᵢ (Collatz & Wielandt). Here B is
-    |M|ᵀ|M|, and some power steps make v close to the best.
+    |M|ᵀ|M|, and power steps bring v close to the best choice.
     """
     entries = matrix.abs()
     back = entries if symmetric else entries.mT
@@ -157,12 +160,12 @@ def _norm_bound(matrix: Tensor, symmetric: bool) -> Tensor:
 
 
 def _cut_off(x: Tensor, exponent: int, symmetric: bool) -> Tensor:
-    """U c(2^exponent · Σ) Vᵀ for matrices of norm 1 or less."""
+    """U c(2^exponent · Σ) Vᵀ for matrices of norm at most 1."""
     scales, careful, coefficients = _plan(exponent)
     for step, scale in enumerate(scales):
         gram = _product(x if symmetric else x.mT, x, step < careful)
         x = _product(x, gram, step < careful, x, -0.5 * scale**3, 1.5 * scale)
-    # Σ cᵢⱼ Tᵢ(Y) Tⱼ(T₄(Y)) with Y = 2XᵀX − 1: the sum over j by Clenshaw's rule
+    # Σ cᵢⱼ Tᵢ(Y) Tⱼ(T₄(Y)) with Y = 2XᵀX − 1; the sum over j by Clenshaw's recurrence
     y = _product(x if symmetric else x.mT, x).mul_(2)
     _add_to_diagonal(y, -1)
     second = _add_to_diagonal(_product(y, y).mul_(2), -1)
@@ -170,8 +173,8 @@ def _cut_off(x: Tensor, exponent: int, symmetric: bool) -> Tensor:
     fourth = _add_to_diagonal(_product(second, second).mul_(2), -1)
 
     def inner(j: int) -> Tensor:
-        one, *rest = coefficients[j]
-        return _add_to_diagonal(rest[0] * y + rest[1] * second + rest[2] * third, one)
+        c0, c1, c2, c3 = coefficients[j]
+        return _add_to_diagonal(c1 * y + c2 * second + c3 * third, c0)
 
     before, last = inner(3), torch.zeros_like(y)
     for j in (2, 1):
@@ -182,7 +185,7 @@ def _cut_off(x: Tensor, exponent: int, symmetric: bool) -> Tensor:
 def _product(
     a: Tensor, b: Tensor, careful: bool = False, c: Tensor | None = None, alpha: float = 1, beta: float = 1
 ) -> Tensor:
-    """alpha · ab + beta · c; careful: to float32 even where products are made in TF32, by parts of 11 bits."""
+    """alpha · ab + beta · c; ``careful`` keeps float32 accuracy with TF32 products, by splitting into 11-bit parts."""
     if c is None:
         c, beta = a.new_zeros(()).expand_as(b), 0
     if not (careful and a.is_cuda and a.dtype == torch.float32):
@@ -193,7 +196,7 @@ def _product(
 
 
 def _parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """What TF32 has of a float32, and the rest."""
+    """Split float32 into the part that TF32 can represent and the rest."""
     high = (x.view(torch.int32) & TF32_BITS).view(torch.float32)
     return high, x - high
 
@@ -205,7 +208,7 @@ def _add_to_diagonal(x: Tensor, value: float) -> Tensor:
 
 @contextmanager
 def _reduced_precision(matrix: Tensor) -> Iterator[None]:
-    """Products of float32 matrices on a GPU in TF32, whatever the caller has set."""
+    """Use TF32 for float32 products on a GPU, then restore the caller's setting."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = matrix.is_cuda
     try:
@@ -216,14 +219,14 @@ def _reduced_precision(matrix: Tensor) -> Iterator[None]:
 
 @cache
 def _plan(exponent: int) -> tuple[list[float], int, list[list[float]]]:
-    """How to cut off at 2^(−exponent): scales of the cubic steps, how many of them need care, and cᵢⱼ by j.
+    """The plan to clip at 2^(−exponent): scales of the cubic steps, how many need float32 accuracy, and cᵢⱼ by j.
 
-    A step is x ← ρx (3 − ρ²x²) / 2 with the scale ρ of Chen & Chow (2014): it maps [l, 1] into [l', 1] with the largest
-    l', about 2.5 l while l is small, and l itself to l'. So what is above τ stays above what τ has become, and below
-    it the steps can be undone: the corner is approximated as a function of what they make of σ, by least squares whose
-    weights are raised where the error is large (Lawson, 1961), which brings down the largest.
+    A step is x ← ρx (3 − ρ²x²) / 2 with the scale ρ of Chen & Chow (2014). It maps l to l' and [l, 1] into [l', 1] with
+    the largest possible l', about 2.5 l for small l. So values above τ stay above the image of τ, and below it the
+    steps are invertible. The corner is approximated as a function of the image of σ by least squares, reweighted
+    where the error is large to reduce the maximum error (Lawson, 1961).
 
-    A rounding error of TF32, about 3 · 10⁻⁴, is one of 3 · 10⁻⁴ / l of τ: steps before l has come to 1/16 need care.
+    A TF32 rounding error of about 3 · 10⁻⁴ is 3 · 10⁻⁴ / l relative to τ, so steps with l < 1/16 need float32 accuracy.
     """
     scales, low, careful = [], 0.5**exponent, 0
     while low < 0.5:
@@ -240,13 +243,13 @@ def _plan(exponent: int) -> tuple[list[float], int, list[list[float]]]:
     weight = np.ones_like(grid)
     least, best = np.inf, np.zeros(16)
     for _ in range(60):
-        found = np.linalg.lstsq(basis * weight[:, None], wanted * weight, rcond=None)[0]
-        error = np.abs(basis @ found - wanted)
+        fitted = np.linalg.lstsq(basis * weight[:, None], wanted * weight, rcond=None)[0]
+        error = np.abs(basis @ fitted - wanted)
         if error.max() < least:
-            least, best = float(error.max()), found
+            least, best = float(error.max()), fitted
         weight *= np.sqrt(error / error.max() + 1e-3)
         weight /= weight.mean()
-    # Tᵢ T₄ⱼ = (T₄ⱼ₊ᵢ + T₄ⱼ₋ᵢ) / 2: from the top down, what is above 4j gives the factor, whose part below is taken off
+    # Tᵢ T₄ⱼ = (T₄ⱼ₊ᵢ + T₄ⱼ₋ᵢ) / 2: from the top down, the terms above 4j give cᵢⱼ; its part below 4j is subtracted
     by_j = [best[:4]]
     for j in (3, 2, 1):
         top = best[4 * j : 4 * j + 4].copy()

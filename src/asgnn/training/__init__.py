@@ -1,4 +1,4 @@
-"""Training: one trial or many as one batch, and what a trained model is worth."""
+"""Training of one trial or of many trials as one batch, recipes, and evaluation."""
 
 from asgnn.training.config import TrainConfig, Trial
 from asgnn.training.evaluate import accuracy, predict

@@ -1,4 +1,4 @@
-"""What a trained model is worth on nodes it has not seen."""
+"""Predictions and metrics of trained models."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from asgnn.models.foreign import as_model
 
 @torch.no_grad()
 def predict(model: nn.Module, data: Data) -> Tensor:
-    """(N,) the class of every node, without dropout; the model is left in evaluation mode, and where it is.
+    """Return the predicted class of every node, (N,). The model stays on its device and is left in evaluation mode.
 
-    Weights of edges are seen as they are in training; see :func:`~asgnn.training.fit`.
+    Edge weights are used as in training; see :func:`~asgnn.training.fit`.
     """
-    place = next((p.device for p in model.parameters()), data.x.device)
-    features, adj = prepare(data, place)
+    device = next((p.device for p in model.parameters()), data.x.device)
+    features, adj = prepare(data, device)
     classifier = as_model(model).eval()
     classifier.size_up(features, adj)
     logits = classifier(features, adj)
     if not bool(logits.isfinite().all()):
-        raise GraphError("The model's scores are not finite: it has diverged, or the features are far too large.")
+        raise GraphError("The model's scores are not finite: its training diverged, or the features are far too large.")
     return logits.argmax(-1).to(data.x.device)
 
 
 def accuracy(model: nn.Module, data: Data, nodes: Tensor) -> float:
-    """The share of ``nodes`` whose class the model gets right, in [0, 1]; nodes without a label do not count.
+    """Return the accuracy of the model on ``nodes``, in [0, 1]; nodes without a label are left out.
 
     Args:
-        model: as for :func:`~asgnn.training.fit`.
+        model: see :func:`~asgnn.training.fit`.
         data: the graph, with labels.
-        nodes: numbers of nodes, or a mask over all of them.
+        nodes: node indices, or a mask over all nodes.
     """
     y = labels_of(data)
     nodes = node_numbers(nodes, y.numel()).to(y.device)
     nodes = nodes[y[nodes] >= 0]
     if nodes.numel() == 0:
-        raise GraphError("None of the nodes has a label, so there is no accuracy to take.")
+        raise GraphError("None of the nodes has a label, so the accuracy is undefined.")
     return float((predict(model, data) == y)[nodes].float().mean())
 
 
 def edge_auc(seen: Propagation, added: Tensor) -> float:
-    """How well the last structure tells false edges from given ones: the area under the ROC curve.
+    """Return the AUC with which the last structure separates false edges from true ones.
 
-    1 means that every false edge weighs less than every true one, 0.5 is chance; ties count half.
+    1 means that every false edge has a lower weight than every true one, 0.5 is chance; ties count half.
 
     Args:
-        seen: what :meth:`ASGNN.structure` returned.
+        seen: the result of :meth:`ASGNN.structure`.
         added: (2, F) the undirected edges known to be false, u < v.
 
     Time O(E log E).
     """
-    from scipy.stats import rankdata  # here, because it takes most of a second to load
+    from scipy.stats import rankdata  # imported here because it takes most of a second
 
     row, col = seen.edge_index.cpu()
     upper = row < col
@@ -66,6 +66,6 @@ def edge_auc(seen: Propagation, added: Tensor) -> float:
     false = contains(to_keys(added.cpu(), num_nodes), to_keys(torch.stack([row, col])[:, upper], num_nodes)).numpy()
     positives, negatives = int(false.sum()), int((~false).sum())
     if not positives or not negatives:
-        raise GraphError("An area under the ROC curve needs at least one false and one true edge.")
+        raise GraphError("The AUC of the edges needs at least one false and one true edge.")
     ranks = rankdata(-weight)
     return float((ranks[false].sum() - positives * (positives + 1) / 2) / (positives * negatives))

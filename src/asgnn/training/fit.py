@@ -1,4 +1,4 @@
-"""Training: one trial, or many as one batch; the weights that were best on validation are the ones kept."""
+"""Training of one trial or of many trials as one batch; the weights of the best validation epoch are kept."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from asgnn.training.optimizer import TrialAdam
 from asgnn.training.recipes import training_of
 
 DROPOUT_STREAM = 2**40
-# Entries of one pass over the edges of all trials below which one CPU thread does the work. Two do it in two thirds of
-# the time where the cores are free, but in many times the time where they are shared: threads wait by spinning.
+# Below this number of values per pass over the edges of all trials, one CPU thread is used. Two threads take two thirds
+# of the time on free cores, but many times as long on shared cores, because threads wait by spinning.
 ONE_THREAD_BELOW = 2**22
-# A training diverged if its loss is no number, ends this many times as high as it began, or ends this many times as
-# high as that of a guess.
-RISEN, ABSURD = 2, 1000
+# Training diverged if the loss is not finite, or if it ends above MAX_RISE times both the initial loss and the loss of
+# a uniform guess, or above MAX_LOSS times the loss of a uniform guess.
+MAX_RISE, MAX_LOSS = 2, 1000
 
 
 @dataclass(frozen=True)
 class History:
-    """One value an epoch, each (epochs,)."""
+    """One value per epoch, each (epochs,)."""
 
     train_loss: Tensor
     val_loss: Tensor
@@ -47,19 +47,22 @@ class History:
 
 @dataclass(frozen=True, repr=False)
 class Fit:
-    """A trained model and how it came about.
+    """The result of training one trial.
 
     Attributes:
-        model: holds the weights of ``best_epoch``.
-        best_epoch: counted from 1: highest validation accuracy, then lowest validation loss; 0 if none was finite.
-        val_accuracy: at that epoch, in [0, 1]; −1 if there was none.
-        diverged: whether the loss became infinite or NaN, or ended far above that of a guess. The figures of such a
-            training say nothing about the model.
-        logits: (N, C) the scores of every node at that epoch, without dropout, and those on each of the graphs given
-            as ``also_on``; on the CPU.
-        history: every epoch.
-        seconds: wall time of the batch this trial was part of, divided by the number of its trials.
-        batch: how many trials were trained side by side.
+        model: the trained model, with the weights of ``best_epoch``.
+        config: the training settings.
+        split: the split.
+        best_epoch: the epoch, counted from 1, with the highest validation accuracy, then the lowest validation loss; 0
+            if no loss was finite.
+        val_accuracy: the validation accuracy at that epoch, in [0, 1]; −1 if there is none.
+        diverged: whether the loss became infinite or NaN, or ended far above the loss of a uniform guess. The results
+            then say nothing about the model.
+        logits: (N, C) the scores at that epoch without dropout, on ``data`` and on each graph in ``also_on``; on the
+            CPU.
+        history: losses and accuracy of every epoch.
+        seconds: wall time of the batch divided by its number of trials.
+        batch: the number of trials in the batch.
     """
 
     model: nn.Module
@@ -74,9 +77,9 @@ class Fit:
     batch: int
 
     def __repr__(self) -> str:
-        found = "diverged" if self.diverged else f"{self.val_accuracy:.1%} on validation"
+        result = "diverged" if self.diverged else f"{self.val_accuracy:.1%} on validation"
         return (
-            f"Fit({type(self.model).__name__}, {found}, epoch {self.best_epoch} of {self.config.epochs}, "
+            f"Fit({type(self.model).__name__}, {result}, epoch {self.best_epoch} of {self.config.epochs}, "
             f"{self.seconds:.1f} s)"
         )
 
@@ -93,12 +96,12 @@ def fit(
     """Train one model on one graph.
 
     Args:
-        model: a model of this library, or any module that maps ``(x, edge_index)`` to (N, C) scores. Weights of edges
-            are passed to a module that takes ``edge_weight``; for one that does not they are an error.
+        model: a model of this library, or any module that maps ``(x, edge_index)`` to (N, C) scores. Edge weights are
+            passed to a module that takes ``edge_weight`` and raise an error with any other module.
         data: the graph. Nodes without a label (−1 or NaN in y) take part in message passing only.
-        config: how to train it; that of the model's recipe by default.
-        split: which nodes are for what; ``data``'s own masks by default.
-        device: where to train; where ``data`` is by default.
+        config: the training settings; those of the model's recipe by default.
+        split: the train, validation and test nodes; the masks of ``data`` by default.
+        device: the device to train on; that of ``data`` by default.
         progress: called after each epoch.
     """
     trial = Trial(model, config or training_of(model), split or split_of(data))
@@ -114,18 +117,18 @@ def fit_many(
     also_on: Sequence[Data] = (),
     progress: Progress | None = None,
 ) -> list[Fit]:
-    """Train a list of trials; those whose models can share a batch are trained as one.
+    """Train many trials on one graph; trials whose models can share a batch are trained together.
 
-    Each trial has its own learning rates, weight decay, dropout, start, scalars, seed and split, and gets, within
-    float noise, what it would get alone. Results come in the order of the trials; the models given are the ones
-    trained. Where trainings diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
+    Each trial has its own learning rates, weight decay, dropout, initial weights, scalars, seed and split. Its result
+    is the one it would get alone, up to rounding. Results have the order of the trials, and the models are trained in
+    place. If trials diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
 
     Args:
-        trials: what to train.
-        data: one graph, with x, edge_index and y.
-        device: where to train; where ``data`` is by default.
-        batch_size: how many trials side by side at the most; by default, and at the most, as many as memory allows.
-        also_on: other graphs on the same nodes, which the trained models are run on once.
+        trials: the trials to train.
+        data: the graph, with x, edge_index and y.
+        device: the device to train on; that of ``data`` by default.
+        batch_size: the largest number of trials in a batch. By default, and at most, as many as fit in memory.
+        also_on: other graphs on the same nodes; each trained model is evaluated once on each.
         progress: called after each epoch.
 
     Time O(trials · epochs · one forward and backward pass); memory O(batch · (F H + N H + K E)).
@@ -135,18 +138,18 @@ def fit_many(
     if batch_size is not None and batch_size < 1:
         raise ConfigError(f"batch_size must be 1 or more; it is {batch_size}.")
     if len({id(trial.model) for trial in trials}) < len(trials):
-        raise ConfigError("Two trials share one model, which can hold one result only; build a model for each.")
+        raise ConfigError("Two trials share one model; build a separate model for each trial.")
     validate(data)
-    place = torch.device(device or data.x.device)
-    graphs = [prepare(one, place) for one in (data, *also_on)]
+    device = torch.device(device or data.x.device)
+    graphs = [prepare(graph, device) for graph in (data, *also_on)]
     features, adj = graphs[0]
-    y = labels_of(data).to(place)
+    y = labels_of(data).to(device)
     splits = {id(trial.split): split_of(data, trial.split) for trial in trials}
     trials = [replace(trial, split=splits[id(trial.split)]) for trial in trials]
     models = [as_model(trial.model) for trial in trials]
     for model in models:
-        model.to(place).size_up(features, adj)
-    batches = list(_batches(models, trials, features, adj, place, batch_size))
+        model.to(device).size_up(features, adj)
+    batches = list(_batches(models, trials, features, adj, device, batch_size))
     total, done = sum(trials[batch[0]].config.epochs for batch in batches), 0
     results: dict[int, Fit] = {}
     for batch in batches:
@@ -161,16 +164,16 @@ def fit_many(
         runner = _Runner(members, [trials[i] for i in batch], y, graphs)
         work = adj.row.numel() * int(y.max() + 1) * len(members)
         work += members[0].dense_matrices * features.num_nodes**2 * len(members)
-        # streams, graphs and kernels are made on the current GPU, which may be another than the one asked for
-        current = torch.cuda.device(place) if place.type == "cuda" else nullcontext()
-        with one_thread(place.type == "cpu" and work < ONE_THREAD_BELOW), current:
+        # CUDA streams, graphs and kernels are created on the current GPU, which may not be ``device``
+        current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        with one_thread(device.type == "cpu" and work < ONE_THREAD_BELOW), current:
             results.update(zip(batch, runner.run(report), strict=True))
         done += trials[batch[0]].config.epochs
     fits = [results[i] for i in range(len(trials))]
-    if diverged := sum(one.diverged for one in fits):
+    if diverged := sum(result.diverged for result in fits):
         warnings.warn(
-            f"{diverged} of {len(fits)} trainings diverged: their losses became infinite or far larger than those of a "
-            "guess. Scale the features or lower lr; their figures say nothing about the model.",
+            f"{diverged} of {len(fits)} trials diverged: the loss became infinite or far larger than that of a uniform "
+            "guess. Their results say nothing about the model; scale the features or lower lr.",
             DivergedWarning,
             stacklevel=2,
         )
@@ -178,7 +181,7 @@ def fit_many(
 
 
 class _Runner:
-    """One batch in flight: a model with T trials, its optimiser and its best weights."""
+    """The training of one batch: a model of T trials and its optimisers."""
 
     def __init__(
         self,
@@ -191,55 +194,55 @@ class _Runner:
         self.model = model = stack(models)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
-            raise ConfigError(f"{type(trials[0].model).__name__} has no parameter that can be trained.")
+            raise ConfigError(f"{type(trials[0].model).__name__} has no trainable parameters.")
         dtype, device = self.parameters[0].dtype, y.device
-        special = {id(p) for p in model.scalars()}
+        scalar_ids = {id(p) for p in model.scalars()}
 
         def per_trial(values: Iterable[float]) -> Tensor:
             return torch.tensor(list(values), dtype=dtype, device=device)
 
         configs = [trial.config for trial in trials]
-        self.is_scalar = [id(p) in special for p in self.parameters]
+        self.is_scalar = [id(p) in scalar_ids for p in self.parameters]
         weights = [p for p, scalar in zip(self.parameters, self.is_scalar, strict=True) if not scalar]
         scalars = [p for p, scalar in zip(self.parameters, self.is_scalar, strict=True) if scalar]
         self.for_weights = TrialAdam(
             weights, per_trial(c.lr for c in configs), per_trial(c.weight_decay for c in configs)
         )
         self.for_scalars = TrialAdam(scalars, per_trial(c.scalar_lr for c in configs), per_trial(0 for _ in configs))
-        # apart from the seed itself, from which a recipe draws the start: the two must not be the same numbers
+        # recipes draw the initial weights from the seed itself, so dropout must use other random numbers
         self.rng = Streams([DROPOUT_STREAM + c.seed for c in configs], device)
         self.train = _Nodes([t.split.train for t in trials], y, dtype)
         self.val = _Nodes([t.split.val for t in trials], y, dtype)
-        self.highest = max(int(self.train.y.max()), int(self.val.y.max()))
+        self.max_label = max(int(self.train.y.max()), int(self.val.y.max()))
 
     def run(self, report: Callable[[int], object]) -> list[Fit]:
-        began = time.perf_counter()
+        start = time.perf_counter()
         model, count, epochs = self.model, len(self.trials), self.trials[0].config.epochs
         best = _Best(model.trained(), self.val)
 
-        def one() -> Tensor:
-            """(3, T) of the losses and the accuracy; what it changes, it changes in place."""
+        def run_epoch() -> Tensor:
+            """(3, T) training loss, validation loss and validation accuracy; updates all state in place."""
             train_loss = self._step()
-            found = self._validate()
-            best.update(model.trained(), *found)
-            return torch.stack([train_loss, *found])
+            val_loss, val_accuracy = self._validate()
+            best.update(model.trained(), val_loss, val_accuracy)
+            return torch.stack([train_loss, val_loss, val_accuracy])
 
-        again = _Repeated(one) if self.y.is_cuda and model.repeatable else one
+        next_epoch = _CudaGraph(run_epoch) if self.y.is_cuda and model.repeatable else run_epoch
         rows: list[Tensor] = []
         for epoch in range(1, epochs + 1):
-            rows.append(again())
+            rows.append(next_epoch())
             report(epoch)
         with torch.no_grad():
-            for place, value in zip(model.trained(), best.state, strict=True):
-                place.copy_(value)
+            for tensor, value in zip(model.trained(), best.state, strict=True):
+                tensor.copy_(value)
             model.eval()
             logits = [model(*graph, rng=self.rng).cpu() for graph in self.graphs]  # each (T, N, C)
         unstack(model, self.models)
         for single in self.models:
             single.eval()
         history = torch.stack(rows).cpu()  # (epochs, 3, T)
-        seconds = (time.perf_counter() - began) / count
-        found = zip(self.trials, best.epoch.tolist(), best.accuracy.tolist(), strict=True)
+        seconds = (time.perf_counter() - start) / count
+        results = zip(self.trials, best.epoch.tolist(), best.accuracy.tolist(), strict=True)
         return [
             Fit(
                 trial.model,
@@ -253,23 +256,23 @@ class _Runner:
                 seconds,
                 count,
             )
-            for i, (trial, epoch, accuracy) in enumerate(found)
+            for i, (trial, epoch, accuracy) in enumerate(results)
         ]
 
     def _losses(self) -> Tensor:
-        """(T,) the training losses of the parameters as they are."""
+        """(T,) the training losses at the current parameters."""
         logits = self.model(*self.graphs[0], rng=self.rng)
-        if self.highest >= logits.size(-1):
+        if self.max_label >= logits.size(-1):
             raise GraphError(
-                f"The model tells {logits.size(-1)} classes apart, and there is a label {self.highest} among the "
-                "nodes for training and validation."
+                f"The model has {logits.size(-1)} classes, but a training or validation node has label "
+                f"{self.max_label}; labels must be below the number of classes."
             )
         return self.train.losses(self.train.of(logits))
 
     def _step(self) -> Tensor:
         self.model.train()
         losses = self._losses()
-        # Trials do not touch each other, so the gradient of the sum is each one's own gradient.
+        # trials are independent, so the gradient of the sum holds the gradient of each trial
         grads = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
         pairs = list(zip(grads, self.is_scalar, strict=True))
         self.for_weights.step(grad for grad, scalar in pairs if not scalar)
@@ -285,16 +288,16 @@ class _Runner:
 
 
 def _diverged(losses: Tensor, classes: int) -> bool:
-    """Of one trial's losses (epochs, 2), in training and on validation."""
+    """Whether a trial diverged, from its training and validation losses (epochs, 2)."""
     if not bool(losses.isfinite().all()):
         return True
     first, last = float(losses[0, 0]), float(losses[-max(1, len(losses) // 10) :, 0].median())
     guess = math.log(max(classes, 2))
-    return last > RISEN * max(first, guess) or last > ABSURD * guess
+    return last > MAX_RISE * max(first, guess) or last > MAX_LOSS * guess
 
 
 class _Best:
-    """For each trial the weights of its best epoch so far, all changed in place."""
+    """The weights of the best epoch so far for each trial, updated in place."""
 
     def __init__(self, state: Sequence[Tensor], val: _Nodes) -> None:
         self.state = [p.detach().clone() for p in state]
@@ -314,13 +317,13 @@ class _Best:
             torch.where(better.view(-1, *(1,) * (kept.dim() - 1)), value, kept, out=kept)
 
 
-class _Repeated:
-    """An epoch as one CUDA graph: it is launched as a whole, where one by one its kernels would keep the GPU waiting.
+class _CudaGraph:
+    """Runs an epoch as one CUDA graph, because the GPU would wait between kernels that are launched one by one.
 
-    It is run as it is at first, while the libraries set themselves up and the kernels are compiled.
+    The first epochs run without the graph, while libraries initialise and kernels are compiled.
     """
 
-    AS_IT_IS = 2
+    WARM_UP = 2
 
     def __init__(self, epoch: Callable[[], Tensor]) -> None:
         self.epoch, self.calls, self.graph = epoch, 0, torch.cuda.CUDAGraph()
@@ -328,13 +331,13 @@ class _Repeated:
 
     def __call__(self) -> Tensor:
         self.calls += 1
-        if self.calls <= self.AS_IT_IS:
+        if self.calls <= self.WARM_UP:
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
                 out = self.epoch()
             torch.cuda.current_stream().wait_stream(self.stream)
             return out
-        if self.calls == self.AS_IT_IS + 1:
+        if self.calls == self.WARM_UP + 1:
             with torch.cuda.graph(self.graph, stream=self.stream):
                 self.out = self.epoch()
         self.graph.replay()
@@ -342,7 +345,7 @@ class _Repeated:
 
 
 class _Nodes:
-    """One set of nodes a trial, padded to one length: numbers, classes, and 1/size on each but 0 on padding."""
+    """One set of nodes per trial, padded to equal length: indices, labels, and weights 1/size (0 on padding)."""
 
     def __init__(self, sets: Sequence[Tensor], y: Tensor, dtype: torch.dtype) -> None:
         longest = max(nodes.numel() for nodes in sets)
@@ -359,11 +362,11 @@ class _Nodes:
         return logits.gather(1, self.index.unsqueeze(-1).expand(-1, -1, logits.size(-1)))
 
     def losses(self, logits: Tensor) -> Tensor:
-        """(T,) the mean cross-entropy over each trial's own nodes."""
+        """(T,) the mean cross-entropy over the nodes of each trial."""
         return (F.cross_entropy(logits.transpose(1, 2), self.y, reduction="none") * self.weight).sum(-1)
 
     def accuracy(self, logits: Tensor) -> Tensor:
-        """(T,) hits over size; counted, so that equal counts are equal numbers wherever the hits lie."""
+        """(T,) hits / size, from a count of hits, so that equal counts give exactly equal accuracies."""
         hits = (logits.argmax(-1) == self.y) & (self.weight > 0)
         return hits.sum(-1).to(self.weight.dtype) / self.size
 
@@ -376,7 +379,7 @@ def _batches(
     device: torch.device,
     batch_size: int | None,
 ) -> Iterable[list[int]]:
-    """Positions of the trials that can be trained side by side, cut to what fits in memory."""
+    """The indices of the trials of each batch: trials that can share a batch, limited by memory."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (model, trial) in enumerate(zip(models, trials, strict=True)):
         dtype = next((p.dtype for p in model.parameters()), None)
@@ -389,7 +392,7 @@ def _batches(
 
 
 def _bytes_per_trial(model: NodeClassifier, features: Features, adj: Adjacency) -> int:
-    """A generous guess: weights with gradient, two moments, best copy; activations; the edges; N × N matrices."""
+    """An upper estimate: weights, gradients, two moments and best copy; activations; edge values; N × N matrices."""
     weights = sum(p.numel() for p in model.parameters())
     widest = max((p.size(-1) for p in model.parameters() if p.dim()), default=1)
     mask = features.size_of_mask[0] * (1 if len(features.size_of_mask) == 1 else features.num_features)
@@ -398,7 +401,7 @@ def _bytes_per_trial(model: NodeClassifier, features: Features, adj: Adjacency) 
 
 
 def _memory(device: torch.device) -> int:
-    """Bytes a batch may take: most of what is free on a GPU, a fixed gigabyte and a half elsewhere."""
+    """The memory budget of a batch in bytes: 60 % of what is free on a GPU, 1.5 GiB on a CPU."""
     if device.type == "cuda":
         return int(0.6 * torch.cuda.mem_get_info(device)[0])
     return 3 * 2**29

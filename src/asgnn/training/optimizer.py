@@ -1,4 +1,4 @@
-"""Adam with a learning rate and a weight decay of its own for each trial of a stack."""
+"""Adam with one learning rate and weight decay per trial."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
 class TrialAdam:
-    """Adam (Kingma & Ba, ICLR 2015) with coupled weight decay, as ``torch.optim.Adam``, to which a test holds it.
+    """Adam (Kingma & Ba, ICLR 2015) with coupled weight decay; equal to ``torch.optim.Adam`` for each trial (tests).
 
     Args:
-        parameters: each of shape (T, …), or of any shape when ``lr`` and ``weight_decay`` are 0-dimensional.
+        parameters: each of shape (T, …), or of any shape if ``lr`` and ``weight_decay`` are 0-dimensional.
         lr, weight_decay: (T,) or ().
     """
 
@@ -25,7 +25,7 @@ class TrialAdam:
         self.lr, self.weight_decay = lr, weight_decay
         self.first = [torch.zeros_like(p) for p in self.parameters]
         self.second = [torch.zeros_like(p) for p in self.parameters]
-        # β₁ᵗ and β₂ᵗ, kept on the device, so that a step that was captured in a CUDA graph can be repeated
+        # β₁ᵗ and β₂ᵗ live on the device, so that a step captured in a CUDA graph can be replayed
         self.powers = [torch.ones((), dtype=torch.float64, device=lr.device) for _ in (BETA1, BETA2)]
 
     @torch.no_grad()

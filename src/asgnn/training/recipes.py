@@ -1,4 +1,4 @@
-"""How each model is built and trained when nothing is said: one recipe a name, each with where it comes from."""
+"""The default settings of each model and of its training, with their sources."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ TRAINING = {name: setting for name, setting in settings_of(TrainConfig).items() 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model with its settings, and how it is trained.
+    """A model class with its settings and training settings.
 
     Attributes:
-        kind: the model's class, or that of a module from elsewhere; it gets ``in_channels`` and ``out_channels`` from
-            the graph, and its start is drawn from the trial's seed.
-        arguments: the model's settings that are not its defaults.
-        config: the training, but for the seed.
+        kind: the class of the model or of a foreign module. ``in_channels`` and ``out_channels`` come from the graph,
+            and the initial weights are drawn from the trial's seed.
+        arguments: the model's settings that differ from its defaults.
+        config: the training settings; the seed is set per trial.
     """
 
     kind: type[nn.Module]
@@ -54,29 +54,30 @@ class Recipe:
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """Every setting of the model and of its training by name."""
-        of_model = {name: one for name, one in settings_of(self.kind).items() if name not in FROM_GRAPH}  # type: ignore[arg-type]
-        return of_model | TRAINING
+        """All settings of the model and of its training, by name."""
+        model = settings_of(self.kind)  # type: ignore[arg-type]
+        return {name: setting for name, setting in model.items() if name not in FROM_GRAPH} | TRAINING
 
     def trial(self, data: Data, split: Split, seed: int) -> Trial:
-        """One trial on a graph: start and dropout drawn from ``seed`` alone."""
+        """Build a trial on a graph; its initial weights and dropout depend on ``seed`` alone."""
         check_count("seed", seed, 0, MAX_SEED)
-        given = {"in_channels": data.num_features, "out_channels": num_classes(data), **self.arguments}
+        arguments = {"in_channels": data.num_features, "out_channels": num_classes(data), **self.arguments}
         rng = torch.Generator().manual_seed(int(seed))
         if issubclass(self.kind, NodeClassifier):
-            model: nn.Module = self.kind(**arguments_for(self.kind, given))
+            model: nn.Module = self.kind(**arguments_for(self.kind, arguments))
             model.reset_parameters(rng)  # type: ignore[operator]
         else:
-            model = build_foreign(self.kind, given, rng)
+            model = build_foreign(self.kind, arguments, rng)
         return Trial(model, replace(self.config, seed=seed), split)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
-        """The same with other settings, of the model or of its training."""
+        """Return a copy with other settings of the model or of its training."""
         known = self.settings
         unknown = settings.keys() - known.keys()
         if unknown and (not takes_any(self.kind) or unknown & {*FROM_GRAPH, "seed"}):
             raise ConfigError(
-                f"{self.kind.__name__} has no setting {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}."
+                f"{self.kind.__name__} has no setting {', '.join(sorted(unknown))}; "
+                f"its settings are {', '.join(sorted(known))}."
             )
         checked = {name: known[name].check(value) if name in known else value for name, value in settings.items()}
         training = {name: value for name, value in checked.items() if name in TRAINING}
@@ -85,8 +86,8 @@ class Recipe:
 
 
 RECIPES: dict[str, Recipe] = {
-    # Chosen on validation by scripts/choose_defaults.py, as were the defaults of the model and of the next one; the
-    # record is docs/records/defaults.json.
+    # This recipe, the next one and the defaults of the model were tuned on validation accuracy by
+    # scripts/choose_defaults.py; the record is docs/records/defaults.json.
     "asgnn": Recipe(ASGNN, {"hidden_channels": 64}, TrainConfig(lr=0.02, weight_decay=1.2e-3)),
     "asgnn-paper": Recipe(
         ASGNN,
@@ -94,9 +95,9 @@ RECIPES: dict[str, Recipe] = {
         | {"lam": 1.1, "gamma": 12.0, "mu1": 0.023, "mu2": 0.01, "eta2": 0.023},
         TrainConfig(lr=0.02, weight_decay=4e-3),
     ),
-    # DeepRobust's settings, with which the published figures on the attacked graphs were made.
+    # DeepRobust's settings, which the published results on attacked graphs use.
     "gcn": Recipe(GCN, {"hidden_channels": 16}),
-    # DeepRobust's defaults: the GCN above on a graph cleaned with threshold 0.01, or of rank 50.
+    # DeepRobust's defaults: the GCN above on a graph purified with threshold 0.01, or with rank 50.
     "gcn-jaccard": Recipe(GCNJaccard, {"hidden_channels": 16}),
     "gcn-svd": Recipe(GCNSVD, {"hidden_channels": 16}),
     # The authors' settings: two steps; their code's default learning rate, weight decay and epochs.
@@ -106,9 +107,9 @@ RECIPES: dict[str, Recipe] = {
     # The authors' settings: ten steps, teleport 0.1, hidden 64, dropout 0.5.
     "appnp": Recipe(APPNP, {"hidden_channels": 64}),
     "mlp": Recipe(MLP, {"hidden_channels": 64}),
-    # The authors' depth and rates and, from their command for graphs as given, hidden 64 and dropout 0.8. λ₁ and λ₂
-    # chosen on Cora's validation nodes, as given and at 25 % Metattack, where the authors' for attacked graphs (9 and
-    # 3, with hidden 16 and dropout 0.5) do far worse. They train for 500 epochs.
+    # The authors' depth and learning rates; hidden 64 and dropout 0.8 are from their command for clean graphs. λ₁ and
+    # λ₂ were tuned on Cora's validation nodes, clean and at 25 % Metattack; the authors' values for attacked graphs (9
+    # and 3, with hidden 16 and dropout 0.5) do far worse there. They train for 500 epochs.
     "elastic": Recipe(
         ElasticGNN,
         {"hidden_channels": 64, "lambda1": 3.0, "lambda2": 0.0, "dropout": 0.8},
@@ -120,14 +121,14 @@ RECIPES: dict[str, Recipe] = {
     "softmedian": Recipe(SoftMedianGCN, {"hidden_channels": 64}, TrainConfig(lr=0.01, weight_decay=1e-3)),
     # The authors' code: hidden 16, threshold 0.1, and DeepRobust's training.
     "gnnguard": Recipe(GNNGuard, {"hidden_channels": 16}),
-    # The authors' code: hidden 64, ten layers, λ̂ = 0.9, γ = 6, 300 epochs. The rate (theirs is 0.05) and γ (of 1, 3, 6)
-    # chosen on Cora's validation nodes, as given and at 25 % Metattack.
+    # The authors' code: hidden 64, ten layers, λ̂ = 0.9, γ = 6, 300 epochs. The learning rate (theirs is 0.05) and γ
+    # (from 1, 3, 6) were tuned on Cora's validation nodes, clean and at 25 % Metattack.
     "rung": Recipe(RUNG, {"hidden_channels": 64, "gamma": 6.0}, TrainConfig(epochs=300, lr=0.01, weight_decay=5e-4)),
     # The authors' scripts for Metattack: alpha, beta and gamma are the same for all graphs and are the model's
-    # defaults; lam is 1e-3 for Cora, taken here for all, and 1e-4 for Citeseer; lr and epochs are Citeseer's 5e-4 and
-    # 1000, each of two steps of the weights (for Cora: 1e-3 and 400). Symmetric, which in their code is an option.
+    # defaults; lam is 1e-3 for Cora, used here for all graphs, and 1e-4 for Citeseer; lr and epochs are Citeseer's 5e-4
+    # and 1000, with two weight steps per epoch (Cora: 1e-3 and 400). symmetric=True, which is optional in their code.
     "prognn": Recipe(ProGNN, {"hidden_channels": 16}, TrainConfig(epochs=2000, lr=5e-4, weight_decay=5e-4)),
-    # Without the features' smoothness; the rest as above.
+    # Without feature smoothness; the rest as above.
     "prognn-fs": Recipe(
         ProGNN, {"hidden_channels": 16, "lam": 0.0}, TrainConfig(epochs=2000, lr=5e-4, weight_decay=5e-4)
     ),
@@ -135,29 +136,30 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe(model: str, **settings: Any) -> Recipe:
-    """The recipe of a model by name, with other settings where they are given.
+    """Return the recipe of a model, with ``settings`` in place of its own.
 
     Args:
-        model: a name of :data:`RECIPES`, or ``package.module:Class`` for a module from elsewhere, such as
+        model: a key of :data:`RECIPES`, or ``package.module:Class`` for a foreign module, such as
             ``torch_geometric.nn:GCN``.
-        settings: of the model or of its training.
+        settings: settings of the model or of its training.
     """
     if model in RECIPES:
         return RECIPES[model].with_settings(settings)
     if ":" not in model:
         raise ConfigError(
-            f"There is no model {model!r}; the models are {', '.join(RECIPES)}, and package.module:Class names a "
-            "module from elsewhere."
+            f"There is no model {model!r}; the models are {', '.join(RECIPES)}, or use package.module:Class for a "
+            "module of another package."
         )
     return Recipe(find_module(model), {}).with_settings(settings)
 
 
 def training_of(model: nn.Module) -> TrainConfig:
-    """The training that the recipe of a model's class has; of several recipes, the one with the model's variant."""
+    """Return the training settings of the recipe for a model's class; of several, the one with the model's variant."""
     settings = getattr(model, "settings", {})
 
-    def variant(one: Recipe) -> dict[str, Any]:
-        return {name: value for name, value in one.arguments.items() if isinstance(value, str)}
+    def variant(recipe: Recipe) -> dict[str, Any]:
+        return {name: value for name, value in recipe.arguments.items() if isinstance(value, str)}
 
-    fits = [one for one in RECIPES.values() if one.kind is type(model) and variant(one).items() <= settings.items()]
-    return max(fits, key=lambda one: len(variant(one))).config if fits else TrainConfig()
+    of_class = [recipe for recipe in RECIPES.values() if recipe.kind is type(model)]
+    matches = [recipe for recipe in of_class if variant(recipe).items() <= settings.items()]
+    return max(matches, key=lambda recipe: len(variant(recipe))).config if matches else TrainConfig()
