@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exit codes, sentences, no traceback; a process of its own where it matters."""
+"""The command line: exit codes, one-sentence errors, no traceback; in a subprocess where needed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def asgnn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs the program in this process: the same entry, without seconds of loading torch for each case."""
+    """Runs the program in this process, because loading torch in a new process takes seconds."""
 
     def call(*arguments: str, **environment: str) -> Done:
         monkeypatch.delenv("ASGNN_MIRROR", raising=False)
@@ -224,7 +224,7 @@ def test_failures_are_sentences(case: str, asgnn: Run, tmp_path: Path, monkeypat
 def test_without_mirror_and_network_a_sentence_says_how_to_get_the_file(
     dataset: str, asgnn: Run, tmp_path: Path
 ) -> None:
-    # a proxy that nobody answers: no network even where the machine has one
+    # a proxy that does not answer: no network on any machine
     done = asgnn(
         "train", "--dataset", dataset, "--model", "mlp", "--json",
         https_proxy="http://127.0.0.1:9", HTTPS_PROXY="http://127.0.0.1:9",
@@ -265,7 +265,7 @@ def test_settings_and_a_store(asgnn: Run, tmp_path: Path) -> None:
     assert (shown.returncode, "[/bold] ü.sqlite" in shown.stdout) == (0, True), shown.stderr
 
 
-def test_a_terminal_that_knows_ascii_alone(tmp_path: Path) -> None:
+def test_ascii_terminal(tmp_path: Path) -> None:
     words = [
         "train",
         "--dataset",
@@ -370,7 +370,7 @@ def test_tampered_mirror_gets_a_sentence(asgnn: Run, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_reader_that_leaves_early() -> None:
+def test_pipe_that_is_closed_early() -> None:
     done = subprocess.run(
         f"{sys.executable} -m asgnn datasets | head -c 1", shell=True, capture_output=True, text=True, check=False
     )  # a shell, because only a real pipe breaks
@@ -379,7 +379,7 @@ def test_reader_that_leaves_early() -> None:
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    """The program in a process of its own, which hears Ctrl-C even where the tests run in the background."""
+    """Starts the program in a subprocess that receives Ctrl-C even if the tests run in the background."""
     return subprocess.Popen(
         [sys.executable, "-m", "asgnn", *arguments, "--device", "cpu"],
         stdout=subprocess.PIPE,
@@ -439,7 +439,7 @@ def test_interrupted_demo_keeps_its_trainings_and_resumes(how: signal.Signals, t
     after = wait_for_trainings(tmp_path, len(before) + 1, process)
     process.kill()
     process.communicate()
-    assert all(one in after for one in before)  # taken over to the last digit, seconds included
+    assert all(one in after for one in before)  # reused exactly, seconds included
 
 
 def test_demo_that_cannot_write_gets_a_sentence(asgnn: Run, tmp_path: Path) -> None:
@@ -502,7 +502,7 @@ def start_attack(file: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_attack_keeps_its_flips_and_goes_on(how: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_attack_keeps_its_flips_and_resumes(how: signal.Signals, tmp_path: Path) -> None:
     file, half = tmp_path / "flips.npz", tmp_path / "flips.npz.partial"
     process = start_attack(file)
     for _ in range(3000):
@@ -524,11 +524,11 @@ def test_stopped_attack_keeps_its_flips_and_goes_on(how: signal.Signals, tmp_pat
     assert not half.exists()
     found = Perturbation.load(file).flips
     assert found.size(1) == 15
-    # the first ones taken over, in their order
+    # the first flips are those of the checkpoint, in order
     assert torch.equal(found[:, : kept.shape[1]], torch.from_numpy(kept))
 
 
-def test_half_an_attack_of_other_settings_is_not_taken_over(asgnn: Run, tmp_path: Path) -> None:
+def test_checkpoint_of_other_settings_is_refused(asgnn: Run, tmp_path: Path) -> None:
     file = tmp_path / "flips.npz"
     with FileCheckpoint(tmp_path / "flips.npz.partial", {"command": "another"}) as checkpoint:
         checkpoint.save({"flips": torch.zeros(2, 1, dtype=torch.int64)})
@@ -542,7 +542,7 @@ def test_half_an_attack_of_other_settings_is_not_taken_over(asgnn: Run, tmp_path
     assert attack(asgnn, file, "--rate", "0.001", "--fresh", method="metattack").returncode == 0
 
 
-# state → what is done to the arrays of a checkpoint of Metattack
+# name → change to the arrays of a checkpoint of Metattack
 TAMPERED: dict[str, Callable[[dict[str, np.ndarray]], object]] = {
     "other flips": lambda arrays: arrays["flips"].__iadd__(1),
     "no flips": lambda arrays: arrays.pop("flips"),
@@ -758,7 +758,7 @@ SMALL = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_reproduction_loses_nothing_and_goes_on(how: signal.Signals, asgnn: Run, tmp_path: Path) -> None:
+def test_interrupted_reproduction_loses_nothing_and_resumes(how: signal.Signals, asgnn: Run, tmp_path: Path) -> None:
     stopped, undisturbed = tmp_path / "stopped.sqlite", tmp_path / "undisturbed.sqlite"
     process = start(*SMALL, "--store", str(stopped))
     assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""The engine of the tables: what it asks for, how it chooses, how it batches; with made-up outcomes wherever it can."""
+"""The engine: which trainings it requests, how it chooses settings and forms batches; mostly with fake outcomes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from asgnn.experiments.values import (
 from asgnn.graphs import Perturbation, Split, diff, load_dataset
 from asgnn.training import recipe
 
-# --- a store and an executor without a disk and without a training ----------------------------------------------------
+# --- an executor without training ------------------------------------------------------------------------------------
 
 Figures = Mapping[str, float]
 
@@ -53,12 +53,12 @@ def target_of(case: Case) -> int:
 
 @pytest.fixture
 def real_attacks() -> None:
-    """For tests whose attacks are made, and not made up."""
+    """Requests real attacks instead of fake ones."""
 
 
 @pytest.fixture(autouse=True)
-def made_up_attacks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
-    """The cases whose attacks were made up: no flips, and one target, which depends on the case."""
+def fake_attacks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
+    """Replaces attacks: no flips, and one target that depends on the case. Lists the attacked cases."""
     made: list[Case] = []
 
     def attack(case: Case, *_: object, **__: object) -> Perturbation:
@@ -71,7 +71,7 @@ def made_up_attacks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     return made
 
 
-def made_up(training: Training) -> dict[str, float]:
+def fake_figures(training: Training) -> dict[str, float]:
     """Figures that depend on the training alone and on nothing else; a few of them equal."""
     draw = random.Random(training.key)
     return {name: float(draw.randint(50, 60)) for name in ("val", "test", "target", "clean_test_loss")} | {
@@ -80,10 +80,10 @@ def made_up(training: Training) -> dict[str, float]:
 
 
 @dataclass
-class Pretends:
-    """An executor that looks figures up, and remembers what it was asked for."""
+class FakeExecutor:
+    """An executor that returns fake figures and records its batches."""
 
-    figures: Callable[[Training], Figures] = made_up
+    figures: Callable[[Training], Figures] = fake_figures
     batches: list[Batch] = field(default_factory=list)
 
     def __call__(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
@@ -133,10 +133,10 @@ def ask(
     return Question(spec(given), given, case, rule, search, trials)
 
 
-def settle(
-    asked: Sequence[Question], figures: Callable[[Training], Figures] = made_up
+def answer(
+    asked: Sequence[Question], figures: Callable[[Training], Figures] = fake_figures
 ) -> tuple[list[Choice], list[Training]]:
-    executor = Pretends(figures)
+    executor = FakeExecutor(figures)
     choices = Engine(Store.in_memory(), executor).answer(asked)
     return choices, executor.trainings
 
@@ -145,13 +145,13 @@ def settle(
 
 
 def mean(settings: Settings, trials: int, name: str, case: Case = CASE) -> float:
-    return fmean(made_up(Training(case.of_trial(seed), "gcn", settings, seed))[name] for seed in range(trials))
+    return fmean(fake_figures(Training(case.of_trial(seed), "gcn", settings, seed))[name] for seed in range(trials))
 
 
 @pytest.mark.parametrize("shown", [CASE, ON_RANDOM, CLEAN_ON_RANDOM])
 @pytest.mark.parametrize(("rule", "figure"), [("validation", "val"), ("attacked validation", "target")])
 def test_the_choice_is_the_best_of_the_best_five(rule: str, figure: str, shown: Case) -> None:
-    (choice,), trainings = settle([ask(rule=rule, case=shown)])
+    (choice,), trainings = answer([ask(rule=rule, case=shown)])
     case = shown if rule == "validation" else on_validation(shown)
 
     def best_first(those: Iterable[Settings], trials: int) -> list[Settings]:
@@ -191,7 +191,7 @@ TIES: dict[str, tuple[Callable[[Training], Figures], float]] = {
 @pytest.mark.parametrize("case", TIES)
 def test_ties_go_to_the_lower_loss_then_to_the_first(case: str) -> None:
     figures, lr = TIES[case]
-    (choice,), _ = settle([ask()], figures)
+    (choice,), _ = answer([ask()], figures)
     assert dict(choice.settings)["lr"] == lr
 
 
@@ -200,20 +200,20 @@ def test_test_figures_never_decide(rule: str) -> None:
     """Whatever stands in them, and whatever the case that is reported has at all, the choice is the same."""
 
     def other(training: Training) -> Figures:
-        figures = made_up(training)
+        figures = fake_figures(training)
         hidden = ("test", "clean_test_loss") if training.case == JUDGED else ("test", "clean_test_loss", "target")
         draw = random.Random(training.key + "other")
         return figures | {name: draw.uniform(0, 100) for name in hidden}
 
-    (choice,), trainings = settle([ask(rule=rule)])
-    (same,), same_trainings = settle([ask(rule=rule)], other)
+    (choice,), trainings = answer([ask(rule=rule)])
+    (same,), same_trainings = answer([ask(rule=rule)], other)
     assert (choice, trainings) == (same, same_trainings)
 
     def without(training: Training) -> Figures:
         needed = ("target", "val_loss") if rule == "attacked validation" else ("val", "val_loss")
-        return {name: value for name, value in made_up(training).items() if name in needed}
+        return {name: value for name, value in fake_figures(training).items() if name in needed}
 
-    assert settle([ask(rule=rule)], without)[0] == [choice]  # they are not even read
+    assert answer([ask(rule=rule)], without)[0] == [choice]  # they are not even read
 
 
 def test_of_two_stages_the_second_decides() -> None:
@@ -222,7 +222,7 @@ def test_of_two_stages_the_second_decides() -> None:
     def late(training: Training) -> float:
         return 90.0 if (setting(training, "lr") == 0.1) == (training.seed < FIRST_TRIALS) else 10.0
 
-    (choice,), trainings = settle([ask(trials=10)], only(val=late))
+    (choice,), trainings = answer([ask(trials=10)], only(val=late))
     assert dict(choice.settings)["lr"] != 0.1
     assert sum(training.seed == 9 for training in trainings) == FINALISTS
 
@@ -235,7 +235,7 @@ GRIDS = {1: row(), 3: row(lr=[0.1, 0.2, 0.3]), 5: row(lr=[0.1, 0.2, 0.3, 0.4, 0.
 @pytest.mark.parametrize("size", GRIDS)
 def test_expected_is_what_is_trained(size: int, trials: int, rule: str) -> None:
     asked = ask(GRIDS[size], rule, trials)
-    _, trainings = settle([asked])
+    _, trainings = answer([asked])
     assert asked.expected() == len(trainings) == len(set(trainings))
 
 
@@ -245,7 +245,7 @@ def test_the_plan_counts_what_tables_share_once() -> None:
     everything = plan("all", search="none", trials=2)
     assert everything.expected == parts["table1"].expected + parts["table2"].expected
     assert everything.expected == 2 * (240 + 240)  # 10 rows, 4 graphs, 6 rates
-    executor = Pretends()
+    executor = FakeExecutor()
     engine = Engine(Store.in_memory(), executor)
     for wave in everything.waves:
         engine.answer(wave)
@@ -253,7 +253,7 @@ def test_the_plan_counts_what_tables_share_once() -> None:
 
 
 def test_questions_that_share_trainings_do_not_train_them_twice() -> None:
-    choices, trainings = settle([ask(), ask(), ask(rule="attacked validation")])
+    choices, trainings = answer([ask(), ask(), ask(rule="attacked validation")])
     assert choices[0] == choices[1]
     assert len(trainings) == len(set(trainings))
 
@@ -266,10 +266,10 @@ def test_a_row_without_a_grid_is_trained_as_it_is() -> None:
         ("gcn", "validation"),
         ("gcn", "attacked validation"),
     ]
-    (choice, *_), _ = settle(asked)
+    (choice, *_), _ = answer(asked)
     assert (choice.rule, choice.search, choice.tried, choice.settings) == ("none", "none", 1, ())
     for one in questions(two_rules, datasets=["cora"], search="none", trials=3):
-        (choice,), trainings = settle([one])
+        (choice,), trainings = answer([one])
         assert (choice.rule, choice.search, len(trainings)) == ("none", "none", 3)
 
 
@@ -333,7 +333,7 @@ def test_waves_are_cells_or_everything_together() -> None:
 
 
 def batched(store: Store, asked: Sequence[Question], largest: int | None = 5) -> list[Batch]:
-    executor = Pretends()
+    executor = FakeExecutor()
     Engine(store, executor, largest=largest).answer(asked)
     return executor.batches
 
@@ -393,7 +393,7 @@ def test_batches_do_not_depend_on_what_is_there_already(asked: Sequence[Question
     for share in (0.0, 0.3, 0.9, 1.0):
         there = {training for training in everything if draw.random() < share}
         store = Store.in_memory()
-        store.add(Pretends().outcome(training) for training in there)
+        store.add(FakeExecutor().outcome(training) for training in there)
         again = [batch.trainings for batch in batched(store, asked)]
         # those of which something is missing, whole; and none of the others
         assert again == [trainings for trainings in whole if not set(trainings) <= there]
@@ -405,7 +405,7 @@ def test_a_run_that_was_stopped_anywhere_ends_the_same(asked: Sequence[Question]
     count = len(batched(whole, asked))
 
     @dataclass
-    class Stops(Pretends):
+    class Stops(FakeExecutor):
         left: int = 0
 
         def __call__(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
@@ -428,7 +428,7 @@ def test_together_or_apart_the_batches_are_the_same(splits: str) -> None:
     """So that a cluster, which is given everything at once, ends with the same figures."""
 
     def made(together: bool) -> set[tuple[Training, ...]]:
-        executor = Pretends()
+        executor = FakeExecutor()
         engine = Engine(Store.in_memory(), executor)
         restricted = {"datasets": ["cora"], "models": ["gcn", "appnp"], "rates": [0.0, 5.0]}
         asked = plan("table2", **restricted, search="small", splits=splits, together=together)
@@ -440,29 +440,29 @@ def test_together_or_apart_the_batches_are_the_same(splits: str) -> None:
 
 
 @BOTH
-def test_an_attack_is_made_once(asked: Sequence[Question], made_up_attacks: list[Case]) -> None:
+def test_an_attack_is_made_once(asked: Sequence[Question], fake_attacks: list[Case]) -> None:
     """For each split that it is needed on, and for each case of its own."""
     store = Store.in_memory()
     batches = batched(store, asked)
     needed = [case for one in asked for case in (one.case, one.judge[0])]
     on_splits = {case.of_trial(trial) for case in needed for trial in range(4)}
-    assert set(made_up_attacks) == {case for case in on_splits if is_made(case)}
+    assert set(fake_attacks) == {case for case in on_splits if is_made(case)}
     targets = {batch.trainings[0].case: batch.flips.targets.tolist() for batch in batches if batch.flips is not None}
-    assert targets == {case: [target_of(case)] for case in made_up_attacks}
+    assert targets == {case: [target_of(case)] for case in fake_attacks}
     store._connection.execute("DELETE FROM trainings")
     batched(store, asked)
-    assert len(made_up_attacks) == len(targets)
+    assert len(fake_attacks) == len(targets)
 
 
 def test_progress_counts_to_what_was_expected() -> None:
     seen: list[int] = []
     store = Store.in_memory()
-    Engine(store, Pretends(), largest=5, progress=lambda done, batch: seen.append(done)).answer(ASKED[:1])
+    Engine(store, FakeExecutor(), largest=5, progress=lambda done, batch: seen.append(done)).answer(ASKED[:1])
     assert seen == sorted(seen)
     assert seen[-1] == ASKED[0].expected()
     seen.clear()
     store._connection.execute("DELETE FROM trainings WHERE key = (SELECT max(key) FROM trainings)")
-    Engine(store, Pretends(), largest=5, progress=lambda done, batch: seen.append(done)).answer(ASKED[:1])
+    Engine(store, FakeExecutor(), largest=5, progress=lambda done, batch: seen.append(done)).answer(ASKED[:1])
     assert seen[-1] == ASKED[0].expected()
 
 
@@ -561,7 +561,7 @@ def test_all_on_random_splits_is_the_tables() -> None:
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_nettack_on_a_random_split(rate: float) -> None:
     """The targets are test nodes of this split; without flips they are the same."""
-    store, executor = Store.in_memory(), Pretends()
+    store, executor = Store.in_memory(), FakeExecutor()
     case = replace(ON_RANDOM, attacks=(Attack("nettack", "made", rate),))
     Engine(store, executor).answer([ask(row(), case=case, trials=2)])
     data = load_dataset("cora")
@@ -755,10 +755,10 @@ def test_layers_are_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [ask(row(name, model=name), trials=2) for name in ROWS] + [ask(row("asgnn-frozen"), trials=2)]
     store = Store.in_memory()
     for _ in range(2):
-        for _ in Engine(store, Pretends()).run(Plan([asked], asked, ["weights"])):
+        for _ in Engine(store, FakeExecutor()).run(Plan([asked], asked, ["weights"])):
             pass
     assert watched == list(ROWS)
-    for _ in Engine(store, Pretends()).run(Plan([asked], asked, ["weights", "objective"])):
+    for _ in Engine(store, FakeExecutor()).run(Plan([asked], asked, ["weights", "objective"])):
         pass
     assert watched == [*ROWS, *ROWS]  # another figure needs another series
 
@@ -818,7 +818,7 @@ def test_a_tiny_table_is_trained_kept_and_found_again(tmp_path: Path) -> None:
         judged = [one for one in store.outcomes() if len(one.training.case.attacks) == 2]
         assert len(judged) == 6
         assert all("target" in one.figures for one in judged)
-        engine = Engine(store, Pretends(lambda training: pytest.fail("trained again")))
+        engine = Engine(store, FakeExecutor(lambda training: pytest.fail("trained again")))
         assert engine.answer(asked) == choices
         Engine(other, local("cpu")).answer(asked)
         assert other.content() == store.content()

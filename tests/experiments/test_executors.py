@@ -1,4 +1,4 @@
-"""Where batches are run: here, in two processes, and on a Ray cluster of two workers, of which some die."""
+"""Executors: this process, two worker processes, and a Ray cluster whose workers are killed."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def test_processes_give_what_this_one_gives() -> None:
     with processes(2, "cpu") as run:
         assert figures(run(batches())) == figures(local("cpu")(batches()))
         wrong = Batch((Training(CASE, "gcn", as_settings({"depth": 2})),))
-        with pytest.raises(ConfigError, match=r"^GCN has no setting depth; it has [a-z_, ]*\.$"):
+        with pytest.raises(ConfigError, match=r"^GCN has no setting depth; its settings are [a-z_, ]*\.$"):
             list(run([wrong]))
-        assert figures(run(batches()[:1]))  # which harms nobody else
+        assert figures(run(batches()[:1]))  # the pool still works
         workers = [
             one for one in psutil.Process().children() if one not in before and "spawn_main" in str(one.cmdline())
         ]
@@ -85,7 +85,7 @@ def test_processes_give_what_this_one_gives() -> None:
 
 
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_it_leaves_no_process_behind_and_loses_nothing(way: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_run_leaves_no_process_and_loses_nothing(way: signal.Signals, tmp_path: Path) -> None:
     process = start(tmp_path / "workers.sqlite", "--workers", "2")
     assert process.stderr is not None
     line = process.stderr.readline()
@@ -149,7 +149,7 @@ def test_an_error_in_a_worker_is_raised_here_as_it_was_there() -> None:
     assert str(there.value) == str(here.value)
     assert type(there.value) is DataUnavailable
     wrong = Batch((Training(CASE, "gcn", as_settings({"depth": 2})),))
-    with pytest.raises(ConfigError, match=r"^GCN has no setting depth; it has [a-z_, ]*\.$"):
+    with pytest.raises(ConfigError, match=r"^GCN has no setting depth; its settings are [a-z_, ]*\.$"):
         list(on_ray("cpu")([wrong]))
 
 
@@ -168,7 +168,7 @@ def test_a_batch_that_kills_every_worker_ends_in_a_sentence(monkeypatch: pytest.
 
 
 def undisturbed(store: Path) -> object:
-    """What the command below asks for, in this process; a store that has some of it already goes on with it."""
+    """The content of a store after the same plan runs in this process; resumes if the store has a part of it."""
     asked = plan("small", models=["gcn"], search="small", trials=3)
     with Store.open(store) as found:
         for _ in Engine(found, local("cpu"), largest=2).run(asked):
@@ -189,11 +189,11 @@ def start(store: Path, *more: str) -> subprocess.Popen[str]:
 
 
 def at_work(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The workers that are in the middle of a batch, as soon as there are any."""
+    """Waits for a worker that is running a batch."""
     for _ in range(1000):
         assert process.poll() is None, process.communicate()
         for one in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # gone by now
+            with contextlib.suppress(psutil.Error):  # the process has ended
                 if one.cmdline()[:1] == ["ray::run_batch"]:
                     return [one]
         time.sleep(0.1)

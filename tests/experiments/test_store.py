@@ -1,4 +1,4 @@
-"""The store: what goes in comes out, whole batches only, whoever writes, is killed, or has damaged the file."""
+"""The store: records are read as written, batches are atomic, and damage is detected."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-# --- what goes in comes out -----------------------------------------------------------------------------------------
+# --- reading and writing ---------------------------------------------------------------------------------------------
 
 OUTCOMES = {
     "plain": outcome(0),
@@ -99,7 +99,7 @@ def test_an_outcome_comes_back(name: str, store: Store) -> None:
     with Store.open(store.path, create=False) as again:
         (found,) = again.outcomes()
         assert found == given
-        assert repr(found.training) == repr(given.training)  # == would not tell 5 from 5.0
+        assert repr(found.training) == repr(given.training)  # == does not distinguish 5 from 5.0
         assert again.get([given.training.key]) == {given.training.key: given}
 
 

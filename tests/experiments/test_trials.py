@@ -1,4 +1,4 @@
-"""The trials of one model on one graph: what may be asked, and that a summary says what was measured."""
+"""The trials of one model on one graph: errors, and the summary."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_means_nothing_is_refused_before_anything_is_loaded(case: str) -> None:
+def test_invalid_cases_are_refused_before_anything_is_loaded(case: str) -> None:
     changed, message = REFUSED[case]
     with pytest.raises(AsgnnError, match=message):
         parse_case(**({"dataset": "cora", "split": "random"} | changed))
