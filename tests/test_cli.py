@@ -669,7 +669,7 @@ REPRODUCE_REFUSED: dict[str, tuple[list[str], str]] = {
     "rate of another table": (["table2", "--rates", "0.25"], "table2 has no rate 0.25"),
     "rate that is no number": (
         ["table1", "--rates", "0.1,many"],
-        "--rates must be numbers with commas between them; it is '0.1,many'",
+        "--rates must be numbers separated by commas; it is '0.1,many'",
     ),
     "no trials": (["small", "--trials", "0"], "trials must be a whole number from 1"),
     "figure on random splits": (["figure-structure", "--splits", "random"], "random splits are for tables only"),

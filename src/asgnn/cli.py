@@ -67,7 +67,9 @@ STOPPED = "Interrupted; finished results are stored."
 # some releases of typer bundle their own click, so take the class from typer
 UsageProblem = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train; auto uses a GPU if there is one.")]
+Device = Annotated[
+    str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto uses a GPU if there is one.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output.")]
 Dataset = Annotated[str, typer.Option(help="A name that `asgnn datasets` lists.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard the results of an earlier run.")]
@@ -218,9 +220,11 @@ def attack(
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the flips, ending in .npz.")],
     rate: Annotated[float, typer.Option(help="Flips as a share of the edges, for all methods except nettack.")] = 0.0,
-    per_target: Annotated[int, typer.Option(help="Flips per target, for nettack: test nodes of degree > 10.")] = 0,
+    per_target: Annotated[
+        int, typer.Option(help="Flips per target, for nettack; targets are the test nodes of degree above 10.")
+    ] = 0,
     split: Annotated[
-        str | None, typer.Option(help="published or random: the attacker knows its training labels.")
+        str | None, typer.Option(help="published or random: the split whose training labels the attacker knows.")
     ] = None,
     trial: Annotated[int, typer.Option(help="The number of the random split, for --split random.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the attack's random numbers.")] = 0,
@@ -283,7 +287,7 @@ def _listed(words: str, kind: Callable[[str], Any] = str) -> list[Any]:
     try:
         return [kind(word.strip()) for word in words.split(",") if word.strip()]
     except ValueError as cause:
-        raise ConfigError(f"--rates must be numbers with commas between them; it is {words!r}.") from cause
+        raise ConfigError(f"--rates must be numbers separated by commas; it is {words!r}.") from cause
 
 
 @app.command()
