@@ -107,7 +107,7 @@ MAY = {
     "errors": set(),
     "settings": {"errors"},
     "kernels": {"kernels", "graphs", "errors"},
-    "graphs": {"graphs", "kernels", "errors"},
+    "graphs": {"graphs", "kernels", "settings", "errors"},
     "asmp": {"asmp", "graphs", "kernels", "settings", "errors"},
     "models": set(PACKAGES) - {"training", "attacks", "cli", "experiments"},
     "attacks": set(PACKAGES) - {"models", "training", "cli", "experiments"},

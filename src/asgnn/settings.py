@@ -125,7 +125,7 @@ def _call(kind: Callable[..., Any]) -> Callable[..., Any]:
     return kind.__init__ if isinstance(kind, type) else kind  # type: ignore[misc]
 
 
-def takes_any(kind: Callable[..., Any]) -> bool:
+def accepts_kwargs(kind: Callable[..., Any]) -> bool:
     """Whether ``kind`` accepts ``**kwargs``."""
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(_call(kind)).parameters.values())
 
@@ -181,7 +181,7 @@ def arguments_for(kind: Callable[..., Any], settings: Mapping[str, Any]) -> dict
     return out
 
 
-def settings_given(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bound_settings(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return all settings of ``kind(*args, **kwargs)``, defaults included."""
     bound = inspect.signature(_call(kind)).bind(None, *args, **kwargs)
     bound.apply_defaults()

@@ -149,6 +149,21 @@ def test_initial_weights_are_kept_if_no_loss_is_finite() -> None:
     assert all(torch.equal(p, q) for p, q in zip(result.model.parameters(), start, strict=True))
 
 
+DIVERGING = {"large features": (1e20, 0.01), "a large learning rate": (1.0, 100.0), "both": (1e15, 1.0)}
+
+
+@pytest.mark.parametrize("name", ["asgnn", "gcn", "appnp", "mlp"])
+@pytest.mark.parametrize("case", DIVERGING)
+def test_diverged_trials_are_reported(case: str, name: str) -> None:
+    scale, lr = DIVERGING[case]
+    data = graph()
+    calm, wild = trial(name, 0, epochs=40), trial(name, 0, epochs=40, lr=lr)
+    assert not fit(calm.model, data, calm.config, split=calm.split).diverged
+    data.x = data.x * scale
+    with pytest.warns(DivergedWarning, match="1 of 1 trials diverged"):
+        assert fit(wild.model, data, wild.config, split=wild.split).diverged
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["asgnn", "gcn"])
 def test_masks_equal_a_split_and_data_may_be_on_another_device(name: str, device: str) -> None:

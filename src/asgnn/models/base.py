@@ -13,7 +13,7 @@ from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.layers import Rng
-from asgnn.settings import settings_given, settings_of
+from asgnn.settings import bound_settings, settings_of
 
 
 class _Recorded(type):
@@ -21,7 +21,7 @@ class _Recorded(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)
-        model.settings = settings_given(cls, args, kwargs)
+        model.settings = bound_settings(cls, args, kwargs)
         return model
 
 
@@ -79,7 +79,7 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
     def unstacked(self, out: Tensor) -> Tensor:
         return out if self.stacked is not None else out.squeeze(0)
 
-    def size_up(self, features: Features, adj: Adjacency) -> None:
+    def init_lazy(self, features: Features, adj: Adjacency) -> None:
         """Called by ``fit`` on the single model first; creates parameters whose sizes depend on the graph."""
 
     def begin(self, features: Features, adj: Adjacency) -> None:
@@ -92,7 +92,7 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
             losses: computes the training losses (T,) at the current parameters, with new dropout.
         """
 
-    def trained(self) -> list[Tensor]:
+    def trained_tensors(self) -> list[Tensor]:
         """The tensors that training changes and that are saved at the best epoch."""
         return list(self.parameters())
 
@@ -150,5 +150,5 @@ def unstack(stacked: NodeClassifier, models: Sequence[NodeClassifier]) -> None:
     """Copy the values of each trial from a stack back into the single models."""
     for trial, model in enumerate(models):
         with torch.no_grad():
-            for single, many in zip(model.trained(), stacked.trained(), strict=True):
+            for single, many in zip(model.trained_tensors(), stacked.trained_tensors(), strict=True):
                 single.copy_(many[trial])

@@ -76,12 +76,12 @@ class Foreign(NodeClassifier):
         out: Tensor = self.module(*inputs[:2], **({"edge_weight": inputs[2]} if inputs[2:] else {}))
         return out
 
-    def size_up(self, features: Features, adj: Adjacency) -> None:
+    def init_lazy(self, features: Features, adj: Adjacency) -> None:
         if any(is_lazy(value) for value in (*self.module.parameters(), *self.module.buffers())):
             with torch.no_grad():
                 self.logits(features, adj, None)
 
-    def trained(self) -> list[Tensor]:
+    def trained_tensors(self) -> list[Tensor]:
         """Parameters and buffers, because a module may have running statistics."""
         return [*self.parameters(), *self.buffers()]
 

@@ -23,7 +23,7 @@ def predict(model: nn.Module, data: Data) -> Tensor:
     device = next((p.device for p in model.parameters()), data.x.device)
     features, adj = prepare(data, device)
     classifier = as_model(model).eval()
-    classifier.size_up(features, adj)
+    classifier.init_lazy(features, adj)
     logits = classifier(features, adj)
     if not bool(logits.isfinite().all()):
         raise GraphError("The model's scores are not finite: its training diverged, or the features are far too large.")

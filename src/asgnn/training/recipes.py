@@ -30,7 +30,7 @@ from asgnn.models import (
     SoftMedianGCN,
 )
 from asgnn.models.foreign import build_foreign, find_module
-from asgnn.settings import Setting, arguments_for, check_count, settings_of, takes_any
+from asgnn.settings import Setting, accepts_kwargs, arguments_for, check_count, settings_of
 from asgnn.training.config import MAX_SEED, TrainConfig, Trial
 
 FROM_GRAPH = ("in_channels", "out_channels")
@@ -74,7 +74,7 @@ class Recipe:
         """Return a copy with other settings of the model or of its training."""
         known = self.settings
         unknown = settings.keys() - known.keys()
-        if unknown and (not takes_any(self.kind) or unknown & {*FROM_GRAPH, "seed"}):
+        if unknown and (not accepts_kwargs(self.kind) or unknown & {*FROM_GRAPH, "seed"}):
             raise ConfigError(
                 f"{self.kind.__name__} has no setting {', '.join(sorted(unknown))}; "
                 f"its settings are {', '.join(sorted(known))}."
