@@ -25,7 +25,7 @@ from asgnn.experiments import executors
 from asgnn.experiments.attacks import made_case, write_attack
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import Outcome, SplitName
-from asgnn.graphs import Perturbation, read_npz
+from asgnn.graphs import Perturbation, load_dataset, read_npz
 from tests.experiments.test_migrate import write_schema_1
 from tests.experiments.test_store import BAD, choice, outcome
 
@@ -319,11 +319,16 @@ def test_lack_of_memory_is_no_defect(cause: Exception, asgnn: Run, monkeypatch: 
     )
 
 
-def test_table_for_a_person(asgnn: Run) -> None:
+def test_table_for_a_person(asgnn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load_dataset("cora")
+    data.y[:100] = -1
+    monkeypatch.setattr("asgnn.experiments.measure.load_dataset", lambda *_: data)
+    monkeypatch.setattr("asgnn.cli.load_dataset", lambda *_: data)
     done = asgnn("train", "--dataset", "cora", "--model", "mlp", "--split", "random", "--trials", "1")
     assert done.returncode == 0, done.stderr
     assert "mlp on cora" in done.stdout
     assert "validation" in done.stdout
+    assert "cora: 2,485 nodes, 2,385 of them labelled, 5,069 edges" in done.stdout
 
 
 def test_datasets(asgnn: Run) -> None:

@@ -195,14 +195,15 @@ def train(
         return _print_json(found)
     graph = case.dataset if poisoned is None else f"{case.dataset}, {poisoned}"
     graph += f" at {rate:g}" if rate else ""
-    about = describe(load_dataset(case.dataset))  # says how many nodes are labelled if labels are missing
-    caption = f"{about}; {case.split} split, {found['seconds']:.1f} s on {found['device']}"
+    caption = f"{case.split} split, {found['seconds']:.1f} s on {found['device']}"
     rows = []
     for name, label in (("test", "test"), ("target", "attacked nodes"), ("val", "validation")):
         if f"{name}_mean" in found:
             cells = (label, *(f"{found[f'{name}_{part}']:.2f}" for part in ("mean", "std")))
             rows.append([Text(cell, style="bold" if name == "test" else "") for cell in cells])
     _print_table(f"{model} on {graph}", ("accuracy, %", f"mean of {trials}", "± std"), rows, caption=caption)
+    # says how many nodes are labelled if labels are missing
+    out.print(f"{case.dataset}: {describe(load_dataset(case.dataset))}")
     if "edge_auc_mean" in found:
         out.print(f"The learned edge weights separate {_auc(found)}")
 
