@@ -49,7 +49,7 @@ def thousand(device: str, count: int, epochs: int) -> dict[str, object]:
     began = time.perf_counter()
     done = train(graph, trainings(count, epochs), device=device)
     seconds = time.perf_counter() - began
-    best = max(done, key=lambda one: one.outcome.figures["val"]).outcome
+    best = max((outcome for outcome, _ in done), key=lambda one: one.figures["val"])
     return {
         "trainings": count,
         "epochs": epochs,
@@ -65,7 +65,7 @@ def row(device: str, workers: int, datasets: list[str], rates: list[float]) -> d
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "row.sqlite") as store:
         with processes(workers, device) if workers > 1 else nullcontext(local(device)) as run:
-            choices = [choice for some in Engine(store, run, device).carry_out(planned) for choice in some]
+            choices = [choice for some in Engine(store, run, device).run(planned) for choice in some]
         trainings = store.summary().trainings
     seconds = time.perf_counter() - began
     return {"cells": len(choices), "trainings": trainings, "workers": workers, "seconds": round(seconds, 1)}

@@ -1,11 +1,11 @@
-"""Are our attacks as strong as the published ones? Measured with one GCN on the published split, and kept.
+"""Compare our attacks with the published ones, by the accuracy of a GCN on the published split.
 
     python scripts/attack_strength.py measure --device cuda    # writes docs/records/attacks.json
     python scripts/attack_strength.py starts --device cuda     # writes docs/records/metattack_starts.json
-    python scripts/attack_strength.py table                    # puts them and the benchmark into docs/attacks.md
+    python scripts/attack_strength.py table                    # updates the tables of docs/attacks.md
 
-The flips are made first, into runs/attacks, and are taken from there if they are there; nothing is searched, and the
-test labels are read once, for the figures.
+The script writes the flips to runs/attacks and reuses them. It searches no settings, and reads the test labels only for
+the figures.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PUBLISHED = SplitName("published")
 RATES = (0.05, 0.25)
 NETTACK = ("cora", "citeseer")
 COUNTS = (1, 2, 3, 4, 5)
-# not published by anyone; for a picture of how the attacks compare
+# nobody has published flips of these attacks
 OTHERS = ("random", "dice", "pgd", "minmax", "prbcd", "grbcd")
 TRIALS = 10
 STARTS = (1, 4)
@@ -76,7 +76,7 @@ def measure(device: str) -> None:
 
 
 def starts(device: str) -> None:
-    """What Metattack's number of starts was chosen by: a GCN's accuracy on validation nodes, at 25 %."""
+    """Compare numbers of starts of Metattack by a GCN's accuracy on validation nodes, at 25 %."""
     record: dict[str, Any] = {
         **origin(f"python scripts/attack_strength.py starts --device {device}", device),
         "rows": [],
@@ -105,28 +105,28 @@ def _file(dataset: str, method: str, count: int | None = None) -> Path:
 
 
 def _row(dataset: str, rate: float, split: str, published: str | None, path: Path, device: str) -> dict[str, Any]:
-    """The GCN on the clean graph, on the published one where there is one, and on ours."""
+    """The accuracy of a GCN with our flips, and with the published flips if there are any."""
     cases = {"ours": parse_case(dataset, str(path), split=split)}
     if published is not None:
         cases["published"] = parse_case(dataset, published, rate, split)
     row: dict[str, Any] = {"dataset": dataset, "rate": rate, "split": split}
     for name, case in cases.items():
         figures = run_trials(case, "gcn", trials=TRIALS, device=device)
-        # a targeted attack is judged on its targets
+        # a targeted attack is evaluated on its targets
         kind = "target" if "target_mean" in figures else "test"
         row[name] = {"mean": figures[f"{kind}_mean"], "std": figures[f"{kind}_std"]}
     return row
 
 
 def _keep(record: dict[str, Any], part: str, row: dict[str, Any]) -> None:
-    """Into the record and onto the disk at once, so that an interrupted run leaves what it has measured."""
+    """Add a row to the record and write it at once, so that an interrupted run loses no finished rows."""
     record[part].append(row)
     print(json.dumps(row), file=sys.stderr, flush=True)
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def tables() -> dict[str, list[str]]:
-    """The tables of docs/attacks.md, which a test holds to the records."""
+    """The tables of docs/attacks.md; a test compares them with the records."""
     record, chosen = json.loads(RECORD.read_text()), json.loads(STARTS_RECORD.read_text())
 
     def shown(figure: dict[str, float] | None) -> str:

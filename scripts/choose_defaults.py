@@ -1,9 +1,9 @@
-"""Choose the default settings of ASGNN: one setting for every graph, by validation accuracy alone.
+"""Choose the default settings of ASGNN: one setting for every graph, by validation accuracy only.
 
 Random settings are trained on the published graphs, clean and with 25 % of Metattack's flips, on the published
 split; a setting's score is its validation accuracy, averaged over the graphs. The best few are trained again with
-more seeds and the best of those wins. Test accuracies are measured for the winner alone, after the choice, and are
-stored beside it. The record goes to docs/records/defaults.json; the winner is copied by hand into
+more seeds, and the best of these is chosen. Test accuracies are measured only for the chosen setting, after the choice,
+and are part of the record docs/records/defaults.json. The chosen setting is copied by hand into
 src/asgnn/training/recipes.py.
 
     python scripts/choose_defaults.py --device cuda -o docs/records/defaults.json
@@ -116,7 +116,7 @@ def main() -> None:
         if rate:
             data = load_poisoned(name, "metattack", rate).apply(data)
         graphs.append((data, published_split(name)))
-    # what is there of the other objective stays
+    # keep the results of the other objective
     record: dict[str, Any] = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     record |= {
         **origin(
@@ -133,7 +133,7 @@ def main() -> None:
         val, _ = scores(settings, range(arguments.seeds), graphs, arguments.device)
         order = val.mean(1).argsort(descending=True)[: arguments.finalists].tolist()
         finalists = [settings[i] for i in order]
-        # other seeds than those that made them finalists
+        # other seeds than in the first stage
         seeds = range(100, 100 + arguments.final_seeds)
         val, _ = scores(finalists, seeds, graphs, arguments.device)
         best = int(val.mean(1).argmax())

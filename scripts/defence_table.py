@@ -1,12 +1,12 @@
-"""What the defences are worth on the attacked graphs, beside the figures of the papers that published them.
+"""Results of the defences on attacked graphs, next to the figures of their papers.
 
     python scripts/defence_table.py measure [--device cuda] [--only prognn …]   # writes docs/records/defences.json
-    python scripts/defence_table.py table                                       # puts the tables into docs/defences.md
+    python scripts/defence_table.py table                                       # updates the tables of docs/defences.md
 
-The table of speed is made out of docs/records/bench-defences.json, which benchmarks/run_defences.py writes.
+The table of speed uses docs/records/bench-defences.json, which benchmarks/run_defences.py writes.
 
-Every model has its recipe's settings on every graph; nothing is searched. Cells that the record holds are not measured
-again, so an interrupted run resumes, and cells from several machines come together; each says where it was measured.
+Every model uses the settings of its recipe on every graph, without a search. Cells in the record are not measured
+again, so an interrupted run resumes, and one record can hold cells of several machines; each names its machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PEER_RECORD = BENCH_RECORD.with_name("peer-accuracy.json")  # of benchmarks/accu
 PAGE = Path(__file__).parents[1] / "docs" / "defences.md"
 TRIALS = 10
 RATES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
-# model → dataset → the figure at each rate, and where it is from
+# model → dataset → the source and the figure at each rate
 PRO_GNN = "Jin et al., KDD 2020"
 ASGNN_PAPER = "Zhang et al., 2022, Table 1"
 PUBLISHED: dict[str, dict[str, tuple[str, tuple[float, ...]]]] = {
@@ -43,7 +43,7 @@ PUBLISHED: dict[str, dict[str, tuple[str, tuple[float, ...]]]] = {
         "citeseer": (ASGNN_PAPER, (73.82, 73.30, 72.78, 71.73, 61.55, 63.98)),
     },
 }
-# every defence, clean and at 25 %, on all four graphs: the attack and the split it was made for
+# dataset → the attack and the split that it was made against
 GRAPHS = {
     "cora": ("metattack", "published"),
     "citeseer": ("metattack", "published"),
@@ -53,7 +53,7 @@ GRAPHS = {
 
 
 def cells() -> list[tuple[str, Case]]:
-    """In the order in which they are measured: first what is compared with a paper, the slowest model last."""
+    """All cells: first those that a paper reports; the slowest model last."""
     wanted: list[tuple[str, Case]] = []
     for model, graphs in PUBLISHED.items():
         wanted += [_cell(model, dataset, rate) for dataset in graphs for rate in RATES]
@@ -93,7 +93,7 @@ def measure(device: str, only: list[str]) -> None:
 
 
 def tables() -> dict[str, list[str]]:
-    """The tables of docs/defences.md, which a test holds to the record."""
+    """The tables of docs/defences.md; a test compares them with the record."""
     found, peer = kept(), json.loads(PEER_RECORD.read_text())["cells"]
     out = {
         "published": [
@@ -133,7 +133,7 @@ def _row(found: list[dict[str, Any] | None]) -> str:
 
 
 def speed(record: dict[str, Any]) -> list[str]:
-    """Ours for one trial and in a batch, what stands beside it, and how many times as long that takes than either."""
+    """Our time for one trial and in a batch, the time of other code, and its ratio to both."""
     out = [
         f"| on {record['machine']} | seconds | MB | batch of ten: seconds per trial "
         "| compared with | seconds | MB | ratio | ratio to batch |",
@@ -154,7 +154,7 @@ def _figures(side: dict[str, Any]) -> str:
 
 
 def _seconds(side: dict[str, Any]) -> str:
-    """Two figures after the point below ten seconds, none from a hundred on."""
+    """Two decimals below 10 s, one below 100 s, else none."""
     return f"{side['seconds']:.{0 if side['seconds'] >= 100 else 1 if side['seconds'] >= 10 else 2}f}"
 
 

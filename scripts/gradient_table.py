@@ -1,12 +1,12 @@
-"""Is every model's gradient the true one, and does an attack through it do harm? Measured, and kept.
+"""Compare every model's gradient with central differences, and attack through every model.
 
     python scripts/gradient_table.py -o docs/records/gradients.json                  # on the CPU
     python scripts/gradient_table.py --device cuda -o docs/records/gradients-gpu.json
-    python scripts/gradient_table.py --page                                          # the tables of docs/attacks.md
+    python scripts/gradient_table.py --page                                          # updates docs/attacks.md
 
-First, on a small graph in double precision, the gradient of each model by ``edge_weight`` and by ``x`` against central
-differences. Then PR-BCD, 253 flips (5 % of the edges) on the built-in Cora, through each model as its recipe trains it:
-the accuracy left on the test nodes, beside random flips and the flips made through a GCN surrogate.
+First, the gradient of each model with respect to ``edge_weight`` and ``x`` against central differences, on a small
+graph in double precision. Then PR-BCD with 253 flips (5 % of the edges) on the built-in Cora, through each model
+trained by its recipe: the accuracy on the test nodes, next to random flips and flips made through a GCN surrogate.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ GPU_RECORD = RECORD.with_name("gradients-gpu.json")
 PAGE = Path("docs/attacks.md")
 STEP = 1e-6
 BOUND = 1e-5
-"""What the relative error of a gradient in double precision stays below; that of central differences is about 1e-9."""
+"""Bound on the relative error of a gradient in double precision; central differences have an error of about 1e-9."""
 FLIPS = 253
 SETTINGS = {"steps": 60, "fine_tune": 15, "block_size": 100_000, "samples": 10}
 RANDOM_DRAWS = 5
-# no epoch of its training is short: a quarter of an hour on a CPU for the authors' 2000
+# the authors' 2000 epochs take a quarter of an hour on a CPU
 FEW_EPOCHS = {"prognn": 20}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model of F = 7 features and 3 classes, and what of its arguments its gradient may be taken by.
+    """A model with 7 features and 3 classes, and the arguments by which to differentiate.
 
-    ``by_pairs``: its weights must be symmetric, so that only both directions of an edge can move at once.
+    ``by_pairs``: the weights must be symmetric, so both directions of an edge change together.
     """
 
     make: Callable[[], NodeClassifier]
@@ -78,7 +78,6 @@ class Case:
 
 def _asgnn(backend: str = "auto", **scheme: Any) -> Case:
     by_pairs = scheme.get("objective", "degree") == "degree"
-    # a rate at which the structure moves and few of its entries end at 0 or 1
     return Case(lambda: ASGNN(7, 6, 3, num_layers=3, scheme=Scheme(**scheme), backend=backend), by_pairs)  # type: ignore[arg-type]
 
 
@@ -111,7 +110,7 @@ CASES: dict[str, Case] = {
 
 
 def small_graph(device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
-    """x (14, 7) of which every fourth row has no feature but one, edges with a hub and an isolated node, weights."""
+    """x (14, 7), where every fourth row has one feature; edges with a hub and an isolated node; weights."""
     rng = torch.Generator().manual_seed(4)
     upper = (torch.rand(14, 14, generator=rng) < 0.2).triu(1)
     upper[0, 1:9] = True
@@ -132,7 +131,7 @@ def built(name: str, device: torch.device | str = "cpu") -> NodeClassifier:
 
 @contextmanager
 def same_subspace() -> Iterator[None]:
-    """GCN-SVD's gradient takes the space of the largest singular vectors as fixed; so must its differences."""
+    """Keeps the singular vectors of GCN-SVD fixed in the differences, because its gradient does so, too."""
     found: list[Any] = []
     decompose = low_rank.decompose
 
@@ -146,7 +145,7 @@ def same_subspace() -> Iterator[None]:
 
 
 def gradient_error(name: str, by: str, device: torch.device | str = "cpu") -> float:
-    """The largest difference of the gradient from central differences, as a share of the largest of these."""
+    """The largest error of the gradient, relative to the largest central difference."""
     case, model = CASES[name], built(name, device)
     x, edge_index, weight = small_graph(device)
     rng = torch.Generator().manual_seed(2)
@@ -170,7 +169,7 @@ def gradient_error(name: str, by: str, device: torch.device | str = "cpu") -> fl
         for group in groups:
             step = torch.zeros_like(base).view(-1)
             step[group] = STEP
-            # both ends require a gradient, too, so that they are computed in the same way
+            # both ends require a gradient, so that the model takes the same path
             above, below = (value((base + sign * step.view_as(base)).requires_grad_()).item() for sign in (1, -1))
             difference = (above - below) / (2 * STEP)
             worst = max(worst, abs(float(grad.view(-1)[group].sum()) - difference))
@@ -179,7 +178,7 @@ def gradient_error(name: str, by: str, device: torch.device | str = "cpu") -> fl
 
 
 def left_after(device: str) -> Iterator[dict[str, Any]]:
-    """A row for each model: accuracy on the test nodes of Cora as it is and after each kind of flips, in percent."""
+    """One row per model: test accuracy on Cora in percent, clean and after each kind of flips."""
     data = load_dataset("cora").to(device)
     split = random_split(data, 0)
     everyone = torch.arange(int(data.num_nodes))
@@ -222,7 +221,7 @@ def left_after(device: str) -> Iterator[dict[str, Any]]:
 
 
 def measure(device: str, output: Path, command: str) -> None:
-    """Write the record after every row, so that a stopped run leaves what it has measured."""
+    """Writes the record after every row, so that an interrupted run loses no finished rows."""
     record: dict[str, Any] = {
         **origin(command, device),
         "bound": BOUND,
@@ -247,7 +246,7 @@ def measure(device: str, output: Path, command: str) -> None:
 
 
 def tables() -> dict[str, list[str]]:
-    """The tables of the page: gradients on both machines, and PR-BCD through each model as the GPU trained it."""
+    """The tables of the page: gradients on CPU and GPU, and PR-BCD through each model, trained on the GPU."""
     cpu, gpu = (json.loads(record.read_text()) for record in (RECORD, GPU_RECORD))
     on_gpu = {row["model"]: row for row in gpu["errors"]}
     gradients = ["| model | edge_weight, CPU | edge_weight, GPU | x, CPU | x, GPU |", "|:--|--:|--:|--:|--:|"]
@@ -274,7 +273,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=RECORD)
     chosen = parser.parse_args()
     if chosen.page:
-        from pages import fill  # beside this file, which the tests import from elsewhere
+        from pages import fill  # imported here, because tests import this file from another folder
 
         fill(PAGE, tables())
         return

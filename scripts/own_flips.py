@@ -1,8 +1,8 @@
-"""Make the flips that the package carries (asgnn.graphs.OWN_FLIPS), each by the command that its meta names.
+"""Make the flips that are part of the package (asgnn.graphs.OWN_FLIPS).
 
     python scripts/own_flips.py --device cuda [--output FOLDER]
 
-Resumes if interrupted. With the default folder it is the package's own that is filled.
+Resumes if interrupted. The default folder is that of the package. The metadata of each file names its command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parents[1] / "src" / "asgnn" / "graphs" / "resources" / 
 
 
 def cases() -> dict[str, Case]:
-    """File name → what makes it."""
+    """File name → case."""
     found = {}
     for attack, graphs in OWN_FLIPS.items():
         for dataset, name in graphs.items():

@@ -1,4 +1,4 @@
-"""Tables in pages: each stands after a comment with its name and is made out of a record."""
+"""Tables in documentation pages: each follows a comment with its name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def fill(page: Path, tables: dict[str, list[str]]) -> None:
-    """Replace the table after each ``<!-- name -->`` of the page by the lines given."""
+    """Replace the table after each ``<!-- name -->`` by the given lines."""
     text = page.read_text()
     for name, lines in tables.items():
         before, mark, after = text.partition(f"<!-- {name} -->\n\n")

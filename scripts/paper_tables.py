@@ -1,4 +1,4 @@
-"""Put what docs/results/results.sqlite and docs/records/search.json hold into the README and the reproduction log.
+"""Update the tables of the README and of docs/reproduction.md from docs/results and docs/records/search.json.
 
 python scripts/paper_tables.py
 """
@@ -32,7 +32,7 @@ ROWS = {
     "asgnn-frozen": "ASGNN, frozen",
     "asgnn": "ASGNN",
 }
-# The rows whose own setting decides under a targeted attack, and where.
+# rows, settings and datasets where one setting decides the result under a targeted attack
 HELD = (
     ("gcn-jaccard", "threshold", "cora"),
     ("gcn-jaccard", "threshold", "cora_ml"),
@@ -42,7 +42,7 @@ HELD = (
 
 
 def tables() -> dict[str, dict[str, list[str]]]:
-    """By the page they stand on and the name of their mark."""
+    """Page → name of the table → lines."""
     with Store.open(STORE, create=False) as store:
         report = collect(store)
     first, second = (next(table for table in report.tables if table.spec.name == name) for name in ("table1", "table2"))
@@ -59,7 +59,7 @@ def tables() -> dict[str, dict[str, list[str]]]:
 
 
 def _searched(table: ReportTable, rates: Sequence[float]) -> list[str]:
-    """Accuracies in some columns, every model with the paper's search, chosen on validation."""
+    """Accuracies at some rates; settings from the paper's grid, chosen on validation nodes."""
     lines = [
         f"| graph, flips | {' | '.join(ROWS.values())} | the paper's ASGNN |",
         f"|---|{'---:|' * (len(ROWS) + 1)}",
@@ -76,7 +76,7 @@ def _searched(table: ReportTable, rates: Sequence[float]) -> list[str]:
 
 
 def _adaptivity(table: ReportTable) -> list[str]:
-    """What a structure that moves adds to one that is frozen, at equal tuning."""
+    """The gain of an adaptive over a frozen structure, with the same search for both."""
     lines = _head(table)
     for row, label in (("asgnn", "degree"), ("asgnn-paper", "paper")):
         for dataset in table.spec.attacks:
@@ -90,7 +90,7 @@ def _adaptivity(table: ReportTable) -> list[str]:
 
 
 def _held(table: ReportTable, record: dict[str, Any]) -> list[str]:
-    """What a row would have at five flips with one setting held: accuracy on validation, and on the attacked nodes."""
+    """Validation accuracy and accuracy on the targets at five flips, for each value of one setting."""
     lines = ["| | each value: validation → attacked nodes | the paper's |", "|---|---|---:|"]
     for row, setting, dataset in HELD:
         found = record[row][dataset]["5"][setting]
@@ -106,7 +106,7 @@ def _held(table: ReportTable, record: dict[str, Any]) -> list[str]:
 
 
 def _sees(tables: Sequence[ReportTable], record: dict[str, Any]) -> list[str]:
-    """How well a rule orders a row's settings as the table does, on average over the rows."""
+    """The rank correlation between a rule's figure and the table's figure, averaged over the rows."""
     lines = _head(tables[-1])
     for table in tables:
         for rule, dataset in itertools.product(table.spec.rules, table.spec.attacks):
@@ -118,7 +118,6 @@ def _sees(tables: Sequence[ReportTable], record: dict[str, Any]) -> list[str]:
 
 
 def _head(table: ReportTable) -> list[str]:
-    """Of a table with its columns."""
     return [f"| | {' | '.join(table.columns)} |", f"|---|{'---:|' * len(table.columns)}"]
 
 

@@ -1,10 +1,10 @@
-"""Measure what the README shows, and draw it.
+"""Measure and draw the figures of the README.
 
     python scripts/readme_figures.py measure --device cuda     # writes docs/records/metattack.json
     python scripts/readme_figures.py draw                      # reads it, writes docs/figures/overview.png and table.md
 
-The graphs are those published with Pro-GNN (Metattack), the split is the published one, the settings are the recipes'
-own; nothing is searched.
+Uses the graphs published with Pro-GNN (Metattack), the published split, and the settings of the recipes without a
+search.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure(device: str) -> None:
 
 
 def weights_by_layer(device: str) -> dict[str, list[list[float]]]:
-    """For Cora at 25 %: the 10th, 50th and 90th percentile of given and of added edges' weights, a row a layer."""
+    """The 10th, 50th and 90th percentile of the weights of original and added edges per layer, for Cora at 25 %."""
     clean, split = load_dataset("cora"), published_split("cora")
     flips = load_poisoned("cora", "metattack", 0.25)
     data = flips.apply(clean)
@@ -96,7 +96,7 @@ def draw() -> None:
         right.plot(layers, middle, "o-", color=colour, label=f"{name} edges")
         right.fill_between(layers, low, high, color=colour, alpha=0.15)
     right.set(
-        title="What ASGNN makes of the edges (25 %)",
+        title="Edge weights learned by ASGNN (25 %)",
         xlabel="layer",
         ylabel="edge weight: median, 10–90 %",
         ylim=(-0.03, 1.03),
@@ -109,7 +109,7 @@ def draw() -> None:
 
 
 def table(record: dict[str, Any]) -> str:
-    """The README's table: a row a graph, test accuracy, mean ± std."""
+    """The README's table: test accuracy, mean ± std, one row per graph."""
     lines = [f"| graph, flips | {' | '.join(MODELS)} |", f"|---|{'---:|' * len(MODELS)}"]
     for dataset, rate in GRAPHS:
         cells = {c["label"]: c for c in record["cells"] if c["dataset"] == dataset and c["rate"] == rate}

@@ -1,15 +1,15 @@
-"""What a search tried and did not choose: every row of a table held to one value of a setting, the rest free.
+"""Results of a search: for each value of a setting, the best result over all other settings.
 
     asgnn reproduce table2 --models gcn,gcn-jaccard,gcn-svd,elastic,appnp,asgnn-paper,asgnn --store runs/results.sqlite
     python scripts/search_record.py runs/results.sqlite
 
-Needs the whole store of the search, which is a hundred times the one that is kept in docs/results. For each value there
-is the setting that is best on validation in the first stage (two trials), its validation accuracy and its figure in the
-table. "best" is the best figure of any setting: no choice on validation could be told to take it.
+Needs the whole store of the search, which is a hundred times larger than the store in docs/results. For each value, the
+record has the validation accuracy and the table's figure of the setting with the best validation accuracy in the first
+stage (two trials). "best" is the best figure of any setting, which no choice on validation can be sure to find.
 
-"sees" is how well a rule of choice orders the settings as the table does: Spearman's rank correlation, over all
-settings, of what the rule judges by and the figure of the table. "attacked" is whom a targeted attack and that of the
-second rule are on, how many nodes and their median degree, and how many validation nodes are of the first's kind.
+"sees" is Spearman's rank correlation, over all settings, between the figure that a rule uses and the figure of the
+table. "attacked" describes the targets of the attack and those of the rule "attacked validation": their number and
+median degree. "of the kind" is the number of validation nodes that fulfil the condition for targets.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from asgnn.experiments.measure import find_split, load_graph
 from asgnn.experiments.questions import FIRST_TRIALS, Question, questions
 from asgnn.experiments.spec import load_spec
 from asgnn.experiments.store import Store
-from asgnn.experiments.values import Case, Outcome, Settings
+from asgnn.experiments.values import Case, Outcome, Settings, trainings_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs" / "records" / "search.json"
-FREE = ("lr", "weight_decay", "dropout")  # of all models; what else a row has is its own
-Stage = dict[Settings, list[Outcome]]  # of a search: what each setting had
+FREE = ("lr", "weight_decay", "dropout")  # settings that all models share
+Stage = dict[Settings, list[Outcome]]  # the outcomes of each setting in one stage of a search
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
         with Store.open(path, create=False) as store:
             for table in given.tables.split(","):
                 cells = groupby(questions(load_spec(table)), key=lambda question: (question.row.name, question.case))
-                for (row, case), asked in cells:  # one question for each rule
+                for (row, case), asked in cells:  # one question per rule
                     stages = _first_stages(store, list(asked))
                     if not stages:
                         continue
@@ -77,17 +77,19 @@ def main() -> None:
 
 
 def _first_stages(store: Store, asked: Sequence[Question]) -> list[tuple[Question, Stage]]:
-    """Of each rule, on the graph it judges on, plain validation first, which is on the cell's; nothing without that."""
+    """The first stage of each rule, plain validation first; empty if the store lacks that one."""
     stages = [(question, _first_stage(store, question)) for question in asked]
     return [(question, stage) for question, stage in stages if stage] if stages[0][1] else []
 
 
 def _first_stage(store: Store, question: Question) -> Stage:
-    """Nothing where there was no search or the store does not have all of it."""
+    """Empty if there was no search, or if the store lacks a part of it."""
     if len(question.candidates) == 1:
         return {}
     case, _ = question.judge
-    asked = {settings: question.trainings(case, settings, FIRST_TRIALS) for settings in question.candidates}
+    asked = {
+        settings: trainings_of(case, question.row.model, settings, FIRST_TRIALS) for settings in question.candidates
+    }
     there = store.get([one.key for trainings in asked.values() for one in trainings])
     if len(there) < FIRST_TRIALS * len(asked):
         return {}
@@ -123,7 +125,7 @@ def _sees(question: Question, judged: Stage, outcomes: Stage) -> float:
 
 
 def _held(question: Question, outcomes: Stage) -> dict[str, Any]:
-    worth = [  # of each setting: best on validation first, then the lower loss
+    worth = [  # sorted by validation accuracy, then by the lower validation loss
         (_mean(found, "val"), -_mean(found, "val_loss"), _mean(found, question.spec.figure), dict(settings))
         for settings, found in outcomes.items()
     ]

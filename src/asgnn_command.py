@@ -1,7 +1,7 @@
 """Starts the command line.
 
-Beside the package and not in it: to import the package is to load torch, which takes seconds, and Ctrl-C during these
-is to end in a sentence as it does everywhere else.
+Outside of the package, because importing the package loads torch, which takes seconds, and Ctrl-C during that time must
+not print a traceback.
 """
 
 import sys
@@ -11,6 +11,6 @@ def main() -> None:
     try:
         from asgnn.__main__ import main as begin
     except KeyboardInterrupt:
-        print("asgnn: Interrupted before anything was begun.", file=sys.stderr)
+        print("asgnn: Interrupted before anything was started.", file=sys.stderr)
         sys.exit(130)
     begin()

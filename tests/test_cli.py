@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exit codes, sentences, no traceback; a process of its own where it matters."""
+"""The command line: exit codes, one-sentence errors, no traceback; in a subprocess where needed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ import torch
 from asgnn.__main__ import main
 from asgnn.attacks.checkpoint import FileCheckpoint
 from asgnn.errors import ConfigError, DataCorrupt
+from asgnn.experiments import executors
 from asgnn.experiments.attacks import made_case, write_attack
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import Outcome, SplitName
-from asgnn.graphs import Perturbation, read_npz
+from asgnn.graphs import Perturbation, load_dataset, read_npz
 from tests.experiments.test_migrate import write_schema_1
 from tests.experiments.test_store import BAD, choice, outcome
 
@@ -43,11 +44,12 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def asgnn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs the program in this process: the same entry, without seconds of loading torch for each case."""
+    """Runs the program in this process, because loading torch in a new process takes seconds."""
 
     def call(*arguments: str, **environment: str) -> Done:
         monkeypatch.delenv("ASGNN_MIRROR", raising=False)
         monkeypatch.delenv("ASGNN_DEBUG", raising=False)
+        executors.cached_graph.cache_clear()  # a new process has none
         for name, value in ({"COLUMNS": "200", "ASGNN_CACHE": str(tmp_path / "cache")} | environment).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["asgnn", *arguments])
@@ -59,6 +61,8 @@ def asgnn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     return call
 
 
+METATTACK = ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.001", "--split", "random"]
+METATTACK += ["-o", "f.npz"]
 # arguments → exit code, words of the sentence
 FAILURES: dict[str, tuple[list[str], int, str]] = {
     "unknown command": (["trian"], 2, "No such command"),
@@ -74,20 +78,24 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
         "only at 0.05, 0.1, 0.15, 0.2, 0.25",
     ),
     "not published": (["train", "--dataset", "acm", "--poisoned", "metattack", "--rate", "0.1"], 2, "only of cora"),
-    "no trials": (["train", "--dataset", "cora", "--trials", "0"], 2, "at least one trial"),
-    "too many trials": (["train", "--dataset", "cora", "--trials", str(10**30)], 2, "at most 10,000"),
-    "too large a trial": (["train", "--dataset", "cora", "--split", f"random:{2**64}"], 2, "from 0 to 2^63 - 1"),
+    "no trials": (["train", "--dataset", "cora", "--trials", "0"], 2, "trials must be a whole number from 1"),
+    "too many trials": (["train", "--dataset", "cora", "--trials", str(10**30)], 2, "from 1 to 10000"),
+    "too large a trial": (
+        ["train", "--dataset", "cora", "--split", f"random:{2**64}"],
+        2,
+        "I in the split random:I must be",
+    ),
     "infinite rate": (["train", "--dataset", "cora", "--poisoned", "dice", "--rate", "inf"], 2, "it is inf"),
     "rate that is no number": (["train", "--dataset", "cora", "--poisoned", "dice", "--rate", "nan"], 2, "it is nan"),
-    "huge rate": (["train", "--dataset", "cora", "--poisoned", "made-nettack", "--rate", "1e300"], 2, "up to 1,000"),
+    "huge rate": (["train", "--dataset", "cora", "--poisoned", "made-nettack", "--rate", "1e300"], 2, "in [0, 1000]"),
     "unknown setting of a model": (
         ["train", "--dataset", "cora", "--set", "depth=2"],
         2,
         "no setting 'depth'",
     ),
     "setting of a model that is no number": (["train", "--dataset", "cora", "--set", "lr=fast"], 2, "must be a number"),
-    "huge setting of a model": (["train", "--dataset", "cora", "--set", "lr=1e300"], 2, "at most 1e+18 in size"),
-    "infinite setting": (["train", "--dataset", "cora", "--set", "lr=nan"], 2, "at most 1e+18 in size"),
+    "huge setting of a model": (["train", "--dataset", "cora", "--set", "lr=1e300"], 2, "in [-1e+18, 1e+18]"),
+    "infinite setting": (["train", "--dataset", "cora", "--set", "lr=nan"], 2, "in [-1e+18, 1e+18]"),
     "a device as flips": (["train", "--dataset", "cora", "--poisoned", "{zero}.npz"], 2, "is a device or a pipe"),
     "a pipe as flips": (["train", "--dataset", "cora", "--poisoned", "{pipe}.npz"], 2, "is a device or a pipe"),
     "a folder as flips": (["train", "--dataset", "cora", "--poisoned", "{folder}.npz"], 2, "is a folder"),
@@ -99,17 +107,22 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "a device as a store": (["store", "show", "{zero}.npz"], 2, "is a device or a pipe"),
     "a pipe as a store": (["store", "show", "{pipe}.npz"], 2, "is a device or a pipe"),
     "a device as a folder": (["demo", "-o", "/dev/null"], 1, "/dev/null"),
+    "an attack whose gradient is not finite": (
+        [*METATTACK, "--set", "lr=1e18"],
+        2,
+        "meta-gradient of Metattack is not finite",
+    ),
     "a device as an attack": (
         ["attack", "--dataset", "cora", "--method", "dice", "--rate", "0.1", "--split", "random", "-o", "{zero}.npz"],
         2,
         "is a device or a pipe",
     ),
     "nothing to migrate": (["store", "migrate", "none.db", "new.db"], 3, "There is no store none.db"),
-    "migrated into what is there": (["store", "migrate", "none.db", "{folder}.npz"], 2, "is there already"),
+    "migrated into what is there": (["store", "migrate", "none.db", "{folder}.npz"], 2, "exists already"),
     "too large a seed": (
         ["attack", "--dataset", "cora", "--method", "dice", "--rate", "0.1", "--seed", str(2**63), "-o", "f.npz"],
         2,
-        "seed must be a whole number from 0 to 2^63 - 1",
+        "seed must be a whole number from 0 to",
     ),
     "infinite rate of an attack": (
         ["attack", "--dataset", "cora", "--method", "dice", "--rate", "inf", "-o", "f.npz"],
@@ -119,18 +132,18 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "too many flips for each target": (
         ["attack", "--dataset", "cora", "--method", "nettack", "--per-target", str(10**12), "-o", "f.npz"],
         2,
-        "a whole number up to 1,000",
+        "in [0, 1000]",
     ),
     "huge setting of an attack": (
         ["attack", "--dataset", "cora", "--method", "pgd", "--rate", "0.1", "--set", "base_lr=1e300", "-o", "f.npz"],
         2,
-        "at most 1e+18 in size",
+        "in [-1e+18, 1e+18]",
     ),
     "no such file": (["train", "--dataset", "cora", "--poisoned", "none.npz"], 3, "There is no file none.npz"),
     "file and rate": (
         ["train", "--dataset", "cora", "--poisoned", "none.npz", "--rate", "0.1", "--split", "random"],
         2,
-        "leave the rate out",
+        "leave out the rate",
     ),
     "no own flips": (["train", "--dataset", "citeseer", "--poisoned", "own-metattack", "--rate", "0.1"], 2, "only of"),
     "own flips end": (
@@ -144,12 +157,12 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
         "no attack 'metatack'",
     ),
     "no output": (["attack", "--dataset", "cora", "--method", "dice", "--rate", "0.1"], 2, "--output"),
-    "no budget": (["attack", "--dataset", "cora", "--method", "dice", "-o", "f.npz"], 2, "give it --rate"),
+    "no budget": (["attack", "--dataset", "cora", "--method", "dice", "-o", "f.npz"], 2, "use --rate"),
     "too much": (["attack", "--dataset", "cora", "--method", "dice", "--rate", "1.1", "-o", "f.npz"], 2, "at most 1"),
     "rate of nettack": (
         ["attack", "--dataset", "cora", "--method", "nettack", "--rate", "0.1", "-o", "f.npz"],
         2,
-        "give it --per-target",
+        "use --per-target",
     ),
     "targets of dice": (
         ["attack", "--dataset", "cora", "--method", "dice", "--per-target", "2", "-o", "f.npz"],
@@ -164,7 +177,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "unknown setting": (
         ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "depth=2", "-o", "f.npz"],
         2,
-        "metattack has no setting 'depth', only variant",
+        "metattack has no setting 'depth'; its settings are variant",
     ),
     "setting without value": (
         ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.1", "--set", "exact", "-o", "f.npz"],
@@ -211,7 +224,7 @@ def test_failures_are_sentences(case: str, asgnn: Run, tmp_path: Path, monkeypat
 def test_without_mirror_and_network_a_sentence_says_how_to_get_the_file(
     dataset: str, asgnn: Run, tmp_path: Path
 ) -> None:
-    # a proxy that nobody answers: no network even where the machine has one
+    # a proxy that does not answer: no network on any machine
     done = asgnn(
         "train", "--dataset", dataset, "--model", "mlp", "--json",
         https_proxy="http://127.0.0.1:9", HTTPS_PROXY="http://127.0.0.1:9",
@@ -252,7 +265,7 @@ def test_settings_and_a_store(asgnn: Run, tmp_path: Path) -> None:
     assert (shown.returncode, "[/bold] ü.sqlite" in shown.stdout) == (0, True), shown.stderr
 
 
-def test_a_terminal_that_knows_ascii_alone(tmp_path: Path) -> None:
+def test_ascii_terminal(tmp_path: Path) -> None:
     words = [
         "train",
         "--dataset",
@@ -284,7 +297,10 @@ def test_an_output_that_is_full() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "asgnn", "datasets"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert (done.returncode, done.stderr) == (1, "asgnn: The system refused: No space left on device.\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "asgnn: The operating system reported an error: No space left on device.\n",
+    )
 
 
 LACKS = [RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), MemoryError()]
@@ -303,11 +319,16 @@ def test_lack_of_memory_is_no_defect(cause: Exception, asgnn: Run, monkeypatch: 
     )
 
 
-def test_table_for_a_person(asgnn: Run) -> None:
+def test_table_for_a_person(asgnn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load_dataset("cora")
+    data.y[:100] = -1
+    monkeypatch.setattr("asgnn.experiments.measure.load_dataset", lambda *_: data)
+    monkeypatch.setattr("asgnn.cli.load_dataset", lambda *_: data)
     done = asgnn("train", "--dataset", "cora", "--model", "mlp", "--split", "random", "--trials", "1")
     assert done.returncode == 0, done.stderr
     assert "mlp on cora" in done.stdout
     assert "validation" in done.stdout
+    assert "cora: 2,485 nodes, 2,385 of them labelled, 5,069 edges" in done.stdout
 
 
 def test_datasets(asgnn: Run) -> None:
@@ -354,7 +375,7 @@ def test_tampered_mirror_gets_a_sentence(asgnn: Run, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_reader_that_leaves_early() -> None:
+def test_pipe_that_is_closed_early() -> None:
     done = subprocess.run(
         f"{sys.executable} -m asgnn datasets | head -c 1", shell=True, capture_output=True, text=True, check=False
     )  # a shell, because only a real pipe breaks
@@ -363,7 +384,7 @@ def test_reader_that_leaves_early() -> None:
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    """The program in a process of its own, which hears Ctrl-C even where the tests run in the background."""
+    """Starts the program in a subprocess that receives Ctrl-C even if the tests run in the background."""
     return subprocess.Popen(
         [sys.executable, "-m", "asgnn", *arguments, "--device", "cpu"],
         stdout=subprocess.PIPE,
@@ -389,7 +410,7 @@ from asgnn_command import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", stopper], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "asgnn: Interrupted before anything was begun.\n")
+    assert (done.returncode, done.stderr) == (130, "asgnn: Interrupted before anything was started.\n")
 
 
 def start_demo(folder: Path) -> subprocess.Popen[str]:
@@ -423,7 +444,7 @@ def test_interrupted_demo_keeps_its_trainings_and_resumes(how: signal.Signals, t
     after = wait_for_trainings(tmp_path, len(before) + 1, process)
     process.kill()
     process.communicate()
-    assert all(one in after for one in before)  # taken over to the last digit, seconds included
+    assert all(one in after for one in before)  # reused exactly, seconds included
 
 
 def test_demo_that_cannot_write_gets_a_sentence(asgnn: Run, tmp_path: Path) -> None:
@@ -457,7 +478,7 @@ def test_attack_and_train_on_what_it_wrote(asgnn: Run, tmp_path: Path) -> None:
     found = Perturbation.load(file)
     assert len(found) == 506
     again = attack(asgnn, file, "--rate", "0.1")
-    assert "found as an earlier run left it" in " ".join(again.stdout.split())
+    assert "made by an earlier run" in " ".join(again.stdout.split())
     other = attack(asgnn, file, "--rate", "0.2")
     assert other.returncode == 2
     assert "holds the flips of another attack" in other.stderr
@@ -486,7 +507,7 @@ def start_attack(file: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_attack_keeps_its_flips_and_goes_on(how: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_attack_keeps_its_flips_and_resumes(how: signal.Signals, tmp_path: Path) -> None:
     file, half = tmp_path / "flips.npz", tmp_path / "flips.npz.partial"
     process = start_attack(file)
     for _ in range(3000):
@@ -508,17 +529,17 @@ def test_stopped_attack_keeps_its_flips_and_goes_on(how: signal.Signals, tmp_pat
     assert not half.exists()
     found = Perturbation.load(file).flips
     assert found.size(1) == 15
-    # the first ones taken over, in their order
+    # the first flips are those of the checkpoint, in order
     assert torch.equal(found[:, : kept.shape[1]], torch.from_numpy(kept))
 
 
-def test_half_an_attack_of_other_settings_is_not_taken_over(asgnn: Run, tmp_path: Path) -> None:
+def test_checkpoint_of_other_settings_is_refused(asgnn: Run, tmp_path: Path) -> None:
     file = tmp_path / "flips.npz"
     with FileCheckpoint(tmp_path / "flips.npz.partial", {"command": "another"}) as checkpoint:
         checkpoint.save({"flips": torch.zeros(2, 1, dtype=torch.int64)})
     done = attack(asgnn, file, "--rate", "0.001", method="metattack")
     assert done.returncode == 2
-    assert "left from an attack with other settings" in done.stderr
+    assert "belongs to an attack with other settings" in done.stderr
     (tmp_path / "flips.npz.partial").write_bytes(b"PK")
     done = attack(asgnn, file, "--rate", "0.001", method="metattack")
     assert done.returncode == 3
@@ -526,7 +547,7 @@ def test_half_an_attack_of_other_settings_is_not_taken_over(asgnn: Run, tmp_path
     assert attack(asgnn, file, "--rate", "0.001", "--fresh", method="metattack").returncode == 0
 
 
-# state → what is done to the arrays of a checkpoint of Metattack
+# name → change to the arrays of a checkpoint of Metattack
 TAMPERED: dict[str, Callable[[dict[str, np.ndarray]], object]] = {
     "other flips": lambda arrays: arrays["flips"].__iadd__(1),
     "no flips": lambda arrays: arrays.pop("flips"),
@@ -618,9 +639,9 @@ def test_store_merge(asgnn: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     one, two = json.loads(done.stdout)
     assert (one["from"], two["from"]) == (str(first), str(second))
-    assert one["trainings"] == {"new": 2, "there": 0, "conflicts": 0}
-    assert two["trainings"] == {"new": 1, "there": 0, "conflicts": 1}
-    assert two["choices"] == {"new": 0, "there": 1, "conflicts": 0}
+    assert one["trainings"] == {"new": 2, "equal": 0, "conflicts": 0}
+    assert two["trainings"] == {"new": 1, "equal": 0, "conflicts": 1}
+    assert two["choices"] == {"new": 0, "equal": 1, "conflicts": 0}
     assert json.loads(asgnn("store", "show", into, "--json").stdout)["trainings"] == 3
     assert "conflicts" in asgnn("store", "merge", into, str(first)).stdout
     itself = asgnn("store", "merge", into, into)
@@ -646,21 +667,28 @@ def test_store_that_cannot_be_read(name: str, asgnn: Run, tmp_path: Path) -> Non
 # --- reproduce --------------------------------------------------------------------------------------------------------
 
 REPRODUCE_REFUSED: dict[str, tuple[list[str], str]] = {
-    "unknown table": (["table4"], "'table4' is not one of"),
+    "unknown table": (["table4"], "no table or figure 'table4'"),
     "unknown row": (["table1", "--models", "gnc"], "table1 has no row 'gnc'; its rows are gcn"),
     "unknown dataset": (["table1", "--dataset", "coral"], "There is no dataset 'coral'"),
     "dataset of another table": (["table3", "--dataset", "acm"], "table3 has no dataset acm; it has cora"),
     "rate of another table": (["table2", "--rates", "0.25"], "table2 has no rate 0.25"),
-    "rate that is no number": (["table1", "--rates", "0.1,many"], "A rate is a number, and one of '0.1,many' is not"),
-    "no trials": (["small", "--trials", "0"], "at least one trial"),
-    "figure on random splits": (["figure-structure", "--splits", "random"], "random ones are for tables"),
+    "rate that is no number": (
+        ["table1", "--rates", "0.1,many"],
+        "--rates must be numbers separated by commas; it is '0.1,many'",
+    ),
+    "no trials": (["small", "--trials", "0"], "trials must be a whole number from 1"),
+    "figure on random splits": (["figure-structure", "--splits", "random"], "random splits are for tables only"),
     "restricted figure": (["figure-structure", "--models", "asgnn"], "cannot be restricted"),
     "address without ray": (["small", "--address", "127.0.0.1:1"], "add --executor ray"),
     "workers of ray": (["small", "--workers", "2", "--executor", "ray"], "a Ray cluster has its own"),
-    "too many workers": (["small", "--workers", str(10**9)], "1 to 256 worker processes"),
-    "too many trials": (["small", "--trials", str(10**9)], "at most 10,000"),
+    "too many workers": (["small", "--workers", str(10**9)], "workers must be a whole number from 1 to 256"),
+    "too many trials": (["small", "--trials", str(10**9)], "from 1 to 10000"),
     "infinite rate": (["table1", "--rates", "inf"], "table1 has no rate inf"),
     "no GPU": (["small", "--device", "cuda"], "--device cpu"),
+    "unknown device": (["small", "--device", "gpu"], "--device must be auto, cpu or cuda; it is 'gpu'"),
+    "unknown search": (["small", "--search", "large"], "search must be one of none, small, wide, paper"),
+    "unknown splits": (["small", "--splits", "own"], "splits must be given or random"),
+    "unknown executor": (["small", "--executor", "slurm"], "--executor must be local or ray"),
 }
 
 
@@ -735,7 +763,7 @@ SMALL = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_reproduction_loses_nothing_and_goes_on(how: signal.Signals, asgnn: Run, tmp_path: Path) -> None:
+def test_interrupted_reproduction_loses_nothing_and_resumes(how: signal.Signals, asgnn: Run, tmp_path: Path) -> None:
     stopped, undisturbed = tmp_path / "stopped.sqlite", tmp_path / "undisturbed.sqlite"
     process = start(*SMALL, "--store", str(stopped))
     assert process.stderr is not None
@@ -744,7 +772,7 @@ def test_stopped_reproduction_loses_nothing_and_goes_on(how: signal.Signals, asg
     _, stderr = process.communicate(timeout=60)
     if how is signal.SIGINT:
         assert process.returncode == 130, stderr
-        assert stderr.splitlines()[-1] == "asgnn: Interrupted; whatever was already written is kept."
+        assert stderr.splitlines()[-1] == "asgnn: Interrupted; finished results are stored."
         assert "Traceback" not in stderr
     with Store.open(stopped) as found:
         kept = {one.training.key: one for one in found.outcomes()}

@@ -1,4 +1,4 @@
-"""Entry point of the command line: names what is missing where the optional packages are not installed."""
+"""Entry point of the command line; says which optional package is missing."""
 
 import sys
 

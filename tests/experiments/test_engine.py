@@ -1,4 +1,4 @@
-"""The engine of the tables: what it asks for, how it chooses, how it batches; with made-up outcomes wherever it can."""
+"""The engine: which trainings it requests, how it chooses settings and forms batches; mostly with fake outcomes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from asgnn.experiments.values import (
 from asgnn.graphs import Perturbation, Split, diff, load_dataset
 from asgnn.training import recipe
 
-# --- a store and an executor without a disk and without a training ----------------------------------------------------
+# --- an executor without training ------------------------------------------------------------------------------------
 
 Figures = Mapping[str, float]
 
@@ -53,12 +53,12 @@ def target_of(case: Case) -> int:
 
 @pytest.fixture
 def real_attacks() -> None:
-    """For tests whose attacks are made, and not made up."""
+    """Requests real attacks instead of fake ones."""
 
 
 @pytest.fixture(autouse=True)
-def made_up_attacks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
-    """The cases whose attacks were made up: no flips, and one target, which depends on the case."""
+def fake_attacks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
+    """Replaces attacks: no flips, and one target that depends on the case. Lists the attacked cases."""
     made: list[Case] = []
 
     def attack(case: Case, *_: object, **__: object) -> Perturbation:
@@ -71,7 +71,7 @@ def made_up_attacks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     return made
 
 
-def made_up(training: Training) -> dict[str, float]:
+def fake_figures(training: Training) -> dict[str, float]:
     """Figures that depend on the training alone and on nothing else; a few of them equal."""
     draw = random.Random(training.key)
     return {name: float(draw.randint(50, 60)) for name in ("val", "test", "target", "clean_test_loss")} | {
@@ -80,10 +80,10 @@ def made_up(training: Training) -> dict[str, float]:
 
 
 @dataclass
-class Pretends:
-    """An executor that looks figures up, and remembers what it was asked for."""
+class FakeExecutor:
+    """An executor that returns fake figures and records its batches."""
 
-    figures: Callable[[Training], Figures] = made_up
+    figures: Callable[[Training], Figures] = fake_figures
     batches: list[Batch] = field(default_factory=list)
 
     def __call__(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
@@ -133,11 +133,11 @@ def ask(
     return Question(spec(given), given, case, rule, search, trials)
 
 
-def settle(
-    asked: Sequence[Question], figures: Callable[[Training], Figures] = made_up
+def answer(
+    asked: Sequence[Question], figures: Callable[[Training], Figures] = fake_figures
 ) -> tuple[list[Choice], list[Training]]:
-    executor = Pretends(figures)
-    choices = Engine(Store.in_memory(), executor).settle(asked)
+    executor = FakeExecutor(figures)
+    choices = Engine(Store.in_memory(), executor).answer(asked)
     return choices, executor.trainings
 
 
@@ -145,13 +145,13 @@ def settle(
 
 
 def mean(settings: Settings, trials: int, name: str, case: Case = CASE) -> float:
-    return fmean(made_up(Training(case.of_trial(seed), "gcn", settings, seed))[name] for seed in range(trials))
+    return fmean(fake_figures(Training(case.of_trial(seed), "gcn", settings, seed))[name] for seed in range(trials))
 
 
 @pytest.mark.parametrize("shown", [CASE, ON_RANDOM, CLEAN_ON_RANDOM])
 @pytest.mark.parametrize(("rule", "figure"), [("validation", "val"), ("attacked validation", "target")])
 def test_the_choice_is_the_best_of_the_best_five(rule: str, figure: str, shown: Case) -> None:
-    (choice,), trainings = settle([ask(rule=rule, case=shown)])
+    (choice,), trainings = answer([ask(rule=rule, case=shown)])
     case = shown if rule == "validation" else on_validation(shown)
 
     def best_first(those: Iterable[Settings], trials: int) -> list[Settings]:
@@ -191,7 +191,7 @@ TIES: dict[str, tuple[Callable[[Training], Figures], float]] = {
 @pytest.mark.parametrize("case", TIES)
 def test_ties_go_to_the_lower_loss_then_to_the_first(case: str) -> None:
     figures, lr = TIES[case]
-    (choice,), _ = settle([ask()], figures)
+    (choice,), _ = answer([ask()], figures)
     assert dict(choice.settings)["lr"] == lr
 
 
@@ -200,20 +200,20 @@ def test_test_figures_never_decide(rule: str) -> None:
     """Whatever stands in them, and whatever the case that is reported has at all, the choice is the same."""
 
     def other(training: Training) -> Figures:
-        figures = made_up(training)
+        figures = fake_figures(training)
         hidden = ("test", "clean_test_loss") if training.case == JUDGED else ("test", "clean_test_loss", "target")
         draw = random.Random(training.key + "other")
         return figures | {name: draw.uniform(0, 100) for name in hidden}
 
-    (choice,), trainings = settle([ask(rule=rule)])
-    (same,), same_trainings = settle([ask(rule=rule)], other)
+    (choice,), trainings = answer([ask(rule=rule)])
+    (same,), same_trainings = answer([ask(rule=rule)], other)
     assert (choice, trainings) == (same, same_trainings)
 
     def without(training: Training) -> Figures:
         needed = ("target", "val_loss") if rule == "attacked validation" else ("val", "val_loss")
-        return {name: value for name, value in made_up(training).items() if name in needed}
+        return {name: value for name, value in fake_figures(training).items() if name in needed}
 
-    assert settle([ask(rule=rule)], without)[0] == [choice]  # they are not even read
+    assert answer([ask(rule=rule)], without)[0] == [choice]  # they are not even read
 
 
 def test_of_two_stages_the_second_decides() -> None:
@@ -222,7 +222,7 @@ def test_of_two_stages_the_second_decides() -> None:
     def late(training: Training) -> float:
         return 90.0 if (setting(training, "lr") == 0.1) == (training.seed < FIRST_TRIALS) else 10.0
 
-    (choice,), trainings = settle([ask(trials=10)], only(val=late))
+    (choice,), trainings = answer([ask(trials=10)], only(val=late))
     assert dict(choice.settings)["lr"] != 0.1
     assert sum(training.seed == 9 for training in trainings) == FINALISTS
 
@@ -235,7 +235,7 @@ GRIDS = {1: row(), 3: row(lr=[0.1, 0.2, 0.3]), 5: row(lr=[0.1, 0.2, 0.3, 0.4, 0.
 @pytest.mark.parametrize("size", GRIDS)
 def test_expected_is_what_is_trained(size: int, trials: int, rule: str) -> None:
     asked = ask(GRIDS[size], rule, trials)
-    _, trainings = settle([asked])
+    _, trainings = answer([asked])
     assert asked.expected() == len(trainings) == len(set(trainings))
 
 
@@ -245,15 +245,15 @@ def test_the_plan_counts_what_tables_share_once() -> None:
     everything = plan("all", search="none", trials=2)
     assert everything.expected == parts["table1"].expected + parts["table2"].expected
     assert everything.expected == 2 * (240 + 240)  # 10 rows, 4 graphs, 6 rates
-    executor = Pretends()
+    executor = FakeExecutor()
     engine = Engine(Store.in_memory(), executor)
     for wave in everything.waves:
-        engine.settle(wave)
+        engine.answer(wave)
     assert len(executor.trainings) == everything.expected
 
 
 def test_questions_that_share_trainings_do_not_train_them_twice() -> None:
-    choices, trainings = settle([ask(), ask(), ask(rule="attacked validation")])
+    choices, trainings = answer([ask(), ask(), ask(rule="attacked validation")])
     assert choices[0] == choices[1]
     assert len(trainings) == len(set(trainings))
 
@@ -266,10 +266,10 @@ def test_a_row_without_a_grid_is_trained_as_it_is() -> None:
         ("gcn", "validation"),
         ("gcn", "attacked validation"),
     ]
-    (choice, *_), _ = settle(asked)
+    (choice, *_), _ = answer(asked)
     assert (choice.rule, choice.search, choice.tried, choice.settings) == ("none", "none", 1, ())
     for one in questions(two_rules, datasets=["cora"], search="none", trials=3):
-        (choice,), trainings = settle([one])
+        (choice,), trainings = answer([one])
         assert (choice.rule, choice.search, len(trainings)) == ("none", "none", 3)
 
 
@@ -295,18 +295,19 @@ def test_everything_that_is_not_restricted() -> None:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "table": ("table9", {}, "no table 'table9'; the tables are table1, table2, table3, small"),
+    "table": ("table9", {}, "no table or figure 'table9'; choose from table1, table2"),
     "dataset": ("table3", {"datasets": ["acm"]}, "table3 has no dataset acm; it has cora"),
     "row": ("table3", {"models": ["prognn"]}, "table3 has no row 'prognn'; its rows are gcn, asgnn-paper"),
     "rate": ("table2", {"rates": [0.25]}, r"table2 has no rate 0.25; it has 0.0, 1.0, 2.0"),
-    "trials": ("table1", {"trials": 0}, "at least one trial and at most 10,000; trials is 0"),
+    "trials": ("table1", {"trials": 0}, "trials must be a whole number from 1 to 10000; it is 0"),
     "figure": ("figure-structure", {"datasets": ["acm"]}, "asgnn-paper, asgnn on cora at 0 and 0.25; it cannot be"),
     "figure on random splits": (
         "figure-structure",
         {"splits": "random"},
-        "given splits; random ones are for tables",
+        "uses the given splits; random splits are for tables only",
     ),
-    "splits": ("table1", {"splits": "other"}, "no table 'table1-other'"),
+    "search": ("table1", {"search": "papper"}, "search must be one of none, small, wide, paper; it is 'papper'"),
+    "splits": ("table1", {"splits": "other"}, "splits must be given or random; it is 'other'"),
 }
 
 
@@ -332,8 +333,8 @@ def test_waves_are_cells_or_everything_together() -> None:
 
 
 def batched(store: Store, asked: Sequence[Question], largest: int | None = 5) -> list[Batch]:
-    executor = Pretends()
-    Engine(store, executor, largest=largest).settle(asked)
+    executor = FakeExecutor()
+    Engine(store, executor, largest=largest).answer(asked)
     return executor.batches
 
 
@@ -392,7 +393,7 @@ def test_batches_do_not_depend_on_what_is_there_already(asked: Sequence[Question
     for share in (0.0, 0.3, 0.9, 1.0):
         there = {training for training in everything if draw.random() < share}
         store = Store.in_memory()
-        store.add(Pretends().outcome(training) for training in there)
+        store.add(FakeExecutor().outcome(training) for training in there)
         again = [batch.trainings for batch in batched(store, asked)]
         # those of which something is missing, whole; and none of the others
         assert again == [trainings for trainings in whole if not set(trainings) <= there]
@@ -404,7 +405,7 @@ def test_a_run_that_was_stopped_anywhere_ends_the_same(asked: Sequence[Question]
     count = len(batched(whole, asked))
 
     @dataclass
-    class Stops(Pretends):
+    class Stops(FakeExecutor):
         left: int = 0
 
         def __call__(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
@@ -417,7 +418,7 @@ def test_a_run_that_was_stopped_anywhere_ends_the_same(asked: Sequence[Question]
     for left in range(count):
         store = Store.in_memory()
         with pytest.raises(KeyboardInterrupt):
-            Engine(store, Stops(left=left), largest=5).settle(asked)
+            Engine(store, Stops(left=left), largest=5).answer(asked)
         assert len(batched(store, asked)) == count - left  # nothing that was finished is done again
         assert store.content() == whole.content()
 
@@ -427,11 +428,11 @@ def test_together_or_apart_the_batches_are_the_same(splits: str) -> None:
     """So that a cluster, which is given everything at once, ends with the same figures."""
 
     def made(together: bool) -> set[tuple[Training, ...]]:
-        executor = Pretends()
+        executor = FakeExecutor()
         engine = Engine(Store.in_memory(), executor)
         restricted = {"datasets": ["cora"], "models": ["gcn", "appnp"], "rates": [0.0, 5.0]}
         asked = plan("table2", **restricted, search="small", splits=splits, together=together)
-        for _ in engine.carry_out(asked):
+        for _ in engine.run(asked):
             pass
         return {batch.trainings for batch in executor.batches}
 
@@ -439,29 +440,29 @@ def test_together_or_apart_the_batches_are_the_same(splits: str) -> None:
 
 
 @BOTH
-def test_an_attack_is_made_once(asked: Sequence[Question], made_up_attacks: list[Case]) -> None:
+def test_an_attack_is_made_once(asked: Sequence[Question], fake_attacks: list[Case]) -> None:
     """For each split that it is needed on, and for each case of its own."""
     store = Store.in_memory()
     batches = batched(store, asked)
     needed = [case for one in asked for case in (one.case, one.judge[0])]
     on_splits = {case.of_trial(trial) for case in needed for trial in range(4)}
-    assert set(made_up_attacks) == {case for case in on_splits if is_made(case)}
+    assert set(fake_attacks) == {case for case in on_splits if is_made(case)}
     targets = {batch.trainings[0].case: batch.flips.targets.tolist() for batch in batches if batch.flips is not None}
-    assert targets == {case: [target_of(case)] for case in made_up_attacks}
+    assert targets == {case: [target_of(case)] for case in fake_attacks}
     store._connection.execute("DELETE FROM trainings")
     batched(store, asked)
-    assert len(made_up_attacks) == len(targets)
+    assert len(fake_attacks) == len(targets)
 
 
 def test_progress_counts_to_what_was_expected() -> None:
     seen: list[int] = []
     store = Store.in_memory()
-    Engine(store, Pretends(), largest=5, progress=lambda done, batch: seen.append(done)).settle(ASKED[:1])
+    Engine(store, FakeExecutor(), largest=5, progress=lambda done, batch: seen.append(done)).answer(ASKED[:1])
     assert seen == sorted(seen)
     assert seen[-1] == ASKED[0].expected()
     seen.clear()
     store._connection.execute("DELETE FROM trainings WHERE key = (SELECT max(key) FROM trainings)")
-    Engine(store, Pretends(), largest=5, progress=lambda done, batch: seen.append(done)).settle(ASKED[:1])
+    Engine(store, FakeExecutor(), largest=5, progress=lambda done, batch: seen.append(done)).answer(ASKED[:1])
     assert seen[-1] == ASKED[0].expected()
 
 
@@ -560,9 +561,9 @@ def test_all_on_random_splits_is_the_tables() -> None:
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_nettack_on_a_random_split(rate: float) -> None:
     """The targets are test nodes of this split; without flips they are the same."""
-    store, executor = Store.in_memory(), Pretends()
+    store, executor = Store.in_memory(), FakeExecutor()
     case = replace(ON_RANDOM, attacks=(Attack("nettack", "made", rate),))
-    Engine(store, executor).settle([ask(row(), case=case, trials=2)])
+    Engine(store, executor).answer([ask(row(), case=case, trials=2)])
     data = load_dataset("cora")
     for trial, batch in enumerate(executor.batches):
         assert batch.flips is not None
@@ -578,7 +579,7 @@ def test_nettack_on_a_random_split(rate: float) -> None:
 def test_a_clean_cell_is_what_train_gives() -> None:
     """``asgnn train --split random``, seed by seed."""
     with Store.in_memory() as store:
-        (choice,) = Engine(store, local("cpu")).settle([ask(row(), case=CLEAN_ON_RANDOM, trials=2)])
+        (choice,) = Engine(store, local("cpu")).answer([ask(row(), case=CLEAN_ON_RANDOM, trials=2)])
         found = list(store.get(choice.trainings).values())
     assert [str(one.training.case.split) for one in found] == ["random:0", "random:1"]
     summary = run_trials(parse_case("cora", split="random"), "gcn", trials=2)
@@ -620,10 +621,10 @@ def test_metattack_is_made_once_a_split_and_an_interrupted_run_resumes(monkeypat
     with Store.in_memory() as stopped, Store.in_memory() as whole:
         monkeypatch.setattr(engine, "make_attack", stop)
         with pytest.raises(KeyboardInterrupt):
-            Engine(stopped, local("cpu"), attacking=report).settle(asked)
+            Engine(stopped, local("cpu"), attacking=report).answer(asked)
         monkeypatch.setattr(engine, "make_attack", make_attack)
         assert stopped.summary().attacks == 1  # kept at once
-        Engine(stopped, watched, attacking=report).settle(asked)
+        Engine(stopped, watched, attacking=report).answer(asked)
         assert reported == [(f"random:{i}", made, 5) for i in range(2) for made in range(1, 6)]
         assert {rate: {len(one) for one in flips} for rate, flips in seen.items()} == {0.0005: {2}, 0.001: {5}}
         for small, large in itertools.product(seen[0.0005], seen[0.001]):
@@ -631,7 +632,7 @@ def test_metattack_is_made_once_a_split_and_an_interrupted_run_resumes(monkeypat
             assert small.flips.equal(large.first(2).flips) == same
         # the rates one by one, the largest last: the results do not depend on what else was asked for
         for rate in FEW:
-            Engine(whole, local("cpu")).settle([one for one in asked if one.case.amount == rate])
+            Engine(whole, local("cpu")).answer([one for one in asked if one.case.amount == rate])
         assert stopped.content() == whole.content()
         assert (whole.summary().attacks, whole.summary().trainings) == (2, 2 * 2 * 3)
 
@@ -754,10 +755,10 @@ def test_layers_are_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [ask(row(name, model=name), trials=2) for name in ROWS] + [ask(row("asgnn-frozen"), trials=2)]
     store = Store.in_memory()
     for _ in range(2):
-        for _ in Engine(store, Pretends()).carry_out(Plan([asked], asked, ["weights"])):
+        for _ in Engine(store, FakeExecutor()).run(Plan([asked], asked, ["weights"])):
             pass
     assert watched == list(ROWS)
-    for _ in Engine(store, Pretends()).carry_out(Plan([asked], asked, ["weights", "objective"])):
+    for _ in Engine(store, FakeExecutor()).run(Plan([asked], asked, ["weights", "objective"])):
         pass
     assert watched == [*ROWS, *ROWS]  # another figure needs another series
 
@@ -803,7 +804,7 @@ def test_a_tiny_table_is_trained_kept_and_found_again(tmp_path: Path) -> None:
     asked = questions(tiny(), trials=3)
     assert [one.row.name for one in asked] == ["gcn", "gcn", "mlp"]
     with Store.open(tmp_path / "a.sqlite") as store, Store.open(tmp_path / "b.sqlite") as other:
-        choices = Engine(store, local("cpu")).settle(asked)
+        choices = Engine(store, local("cpu")).answer(asked)
         assert {one.key for one in store.choices()} == {one.key for one in choices}
         summary = store.summary()
         assert (summary.choices, summary.attacks) == (3, 2)  # dice, and Nettack on validation nodes on top of it
@@ -817,7 +818,7 @@ def test_a_tiny_table_is_trained_kept_and_found_again(tmp_path: Path) -> None:
         judged = [one for one in store.outcomes() if len(one.training.case.attacks) == 2]
         assert len(judged) == 6
         assert all("target" in one.figures for one in judged)
-        engine = Engine(store, Pretends(lambda training: pytest.fail("trained again")))
-        assert engine.settle(asked) == choices
-        Engine(other, local("cpu")).settle(asked)
+        engine = Engine(store, FakeExecutor(lambda training: pytest.fail("trained again")))
+        assert engine.answer(asked) == choices
+        Engine(other, local("cpu")).answer(asked)
         assert other.content() == store.content()

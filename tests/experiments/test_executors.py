@@ -1,4 +1,4 @@
-"""Where batches are run: here, in two processes, and on a Ray cluster of two workers, of which some die."""
+"""Executors: this process, two worker processes, and a Ray cluster whose workers are killed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def test_here() -> None:
 
 @pytest.mark.parametrize("workers", [0, 257, 10**9])
 def test_the_number_of_processes_is_bounded(workers: int) -> None:
-    with pytest.raises(ConfigError, match=f"1 to 256 worker processes; {workers} were"), processes(workers, "cpu"):
+    with (
+        pytest.raises(ConfigError, match=f"workers must be a whole number from 1 to 256; it is {workers}"),
+        processes(workers, "cpu"),
+    ):
         pass
 
 
@@ -68,21 +71,21 @@ def test_processes_give_what_this_one_gives() -> None:
     with processes(2, "cpu") as run:
         assert figures(run(batches())) == figures(local("cpu")(batches()))
         wrong = Batch((Training(CASE, "gcn", as_settings({"depth": 2})),))
-        with pytest.raises(ConfigError, match=r"^GCN has no setting depth; it has [a-z_, ]*\.$"):
+        with pytest.raises(ConfigError, match=r"^GCN has no setting depth; its settings are [a-z_, ]*\.$"):
             list(run([wrong]))
-        assert figures(run(batches()[:1]))  # which harms nobody else
+        assert figures(run(batches()[:1]))  # the pool still works
         workers = [
             one for one in psutil.Process().children() if one not in before and "spawn_main" in str(one.cmdline())
         ]
         assert len(workers) == 2
         workers[0].kill()
-        with pytest.raises(DataUnavailable, match="One of the worker processes was killed"):
+        with pytest.raises(DataUnavailable, match="A worker process was killed"):
             list(run(batches()))
     assert gone(workers)
 
 
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_it_leaves_no_process_behind_and_loses_nothing(way: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_run_leaves_no_process_and_loses_nothing(way: signal.Signals, tmp_path: Path) -> None:
     process = start(tmp_path / "workers.sqlite", "--workers", "2")
     assert process.stderr is not None
     line = process.stderr.readline()
@@ -113,7 +116,7 @@ def test_a_cluster_that_does_not_answer() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}", "127.0.0.1:99999"):
-        with pytest.raises(ConfigError, match=f"No Ray cluster answers at {address} .*see whether it runs"):
+        with pytest.raises(ConfigError, match=f"No Ray cluster answers at {address} .*check that it is running"):
             cluster(address).__enter__()
     with pytest.raises(ConfigError, match=r"The Ray cluster nonsense cannot be joined: .*\.$"):
         cluster("nonsense").__enter__()
@@ -146,7 +149,7 @@ def test_an_error_in_a_worker_is_raised_here_as_it_was_there() -> None:
     assert str(there.value) == str(here.value)
     assert type(there.value) is DataUnavailable
     wrong = Batch((Training(CASE, "gcn", as_settings({"depth": 2})),))
-    with pytest.raises(ConfigError, match=r"^GCN has no setting depth; it has [a-z_, ]*\.$"):
+    with pytest.raises(ConfigError, match=r"^GCN has no setting depth; its settings are [a-z_, ]*\.$"):
         list(on_ray("cpu")([wrong]))
 
 
@@ -165,10 +168,10 @@ def test_a_batch_that_kills_every_worker_ends_in_a_sentence(monkeypatch: pytest.
 
 
 def undisturbed(store: Path) -> object:
-    """What the command below asks for, in this process; a store that has some of it already goes on with it."""
+    """The content of a store after the same plan runs in this process; resumes if the store has a part of it."""
     asked = plan("small", models=["gcn"], search="small", trials=3)
     with Store.open(store) as found:
-        for _ in Engine(found, local("cpu"), largest=2).carry_out(asked):
+        for _ in Engine(found, local("cpu"), largest=2).run(asked):
             pass
         return found.content()
 
@@ -186,11 +189,11 @@ def start(store: Path, *more: str) -> subprocess.Popen[str]:
 
 
 def at_work(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The workers that are in the middle of a batch, as soon as there are any."""
+    """Waits for a worker that is running a batch."""
     for _ in range(1000):
         assert process.poll() is None, process.communicate()
         for one in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # gone by now
+            with contextlib.suppress(psutil.Error):  # the process has ended
                 if one.cmdline()[:1] == ["ray::run_batch"]:
                     return [one]
         time.sleep(0.1)
@@ -212,7 +215,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_changes_nothing(tmp_path: Path
     printed, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert gone(victims)
-    assert "Kept in" in printed
+    assert "Results are stored in" in printed
     assert all("trainings," in line for line in said.splitlines()), said  # nothing but the progress
     with Store.open(tmp_path / "ray.sqlite", create=False) as found:
         assert found.content() == undisturbed(tmp_path / "local.sqlite")
@@ -229,7 +232,7 @@ def test_ctrl_c_leaves_no_cluster_behind_and_loses_nothing(tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert said.splitlines()[-1] == "asgnn: Interrupted; whatever was already written is kept."
+    assert said.splitlines()[-1] == "asgnn: Interrupted; finished results are stored."
     assert "Traceback" not in said
     assert gone(everyone)
     with Store.open(tmp_path / "ray.sqlite", create=False) as found:

@@ -1,4 +1,4 @@
-"""A store of schema 1 becomes one of today's: every record, to the last digit, under the key of its value."""
+"""Migration from schema 1: every record is converted exactly and has its new key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store: what goes in comes out, whole batches only, whoever writes, is killed, or has damaged the file."""
+"""The store: records are read as written, batches are atomic, and damage is detected."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-# --- what goes in comes out -----------------------------------------------------------------------------------------
+# --- reading and writing ---------------------------------------------------------------------------------------------
 
 OUTCOMES = {
     "plain": outcome(0),
@@ -99,7 +99,7 @@ def test_an_outcome_comes_back(name: str, store: Store) -> None:
     with Store.open(store.path, create=False) as again:
         (found,) = again.outcomes()
         assert found == given
-        assert repr(found.training) == repr(given.training)  # == would not tell 5 from 5.0
+        assert repr(found.training) == repr(given.training)  # == does not distinguish 5 from 5.0
         assert again.get([given.training.key]) == {given.training.key: given}
 
 
@@ -284,13 +284,13 @@ def cut(path: Path) -> None:
 
 
 BAD: dict[str, tuple[Callable[[Path], object], type[AsgnnError], str]] = {
-    "text": (lambda path: path.write_text("my notes"), DataCorrupt, "some other file"),
-    "zeros": (lambda path: path.write_bytes(bytes(5000)), DataCorrupt, "some other file"),
+    "text": (lambda path: path.write_text("my notes"), DataCorrupt, "is not a store of results"),
+    "zeros": (lambda path: path.write_bytes(bytes(5000)), DataCorrupt, "is not a store of results"),
     "another program's": (foreign, DataCorrupt, "another program"),
     "header alone": (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(84)), DataCorrupt, ""),
     "cut": (cut, DataCorrupt, "is damaged"),
     "overwritten": (overwritten, DataCorrupt, "is damaged"),
-    "newer": (changed("PRAGMA user_version = 3"), DataUnavailable, "made by a newer asgnn (its schema is 3, and this"),
+    "newer": (changed("PRAGMA user_version = 3"), DataUnavailable, "made by a newer asgnn (schema 3; this"),
     "older": (changed("PRAGMA user_version = 1"), DataUnavailable, "asgnn store migrate"),
     "no table": (changed("DROP TABLE series"), DataCorrupt, "its tables are not those of a store"),
     "another column": (changed("ALTER TABLE texts ADD COLUMN more"), DataCorrupt, "its tables are not"),
@@ -327,7 +327,7 @@ def test_bad_files_get_a_sentence_and_stay(name: str, create: bool, tmp_path: Pa
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataUnavailable, match="There is no store"):
         Store.open(tmp_path / "none.db", create=False)
-    with pytest.raises(DataUnavailable, match="there is no folder"):
+    with pytest.raises(DataUnavailable, match=r"folder .* does not exist"):
         Store.open(tmp_path / "none" / "results.db")
     (tmp_path / "empty").touch()
     with pytest.raises(DataCorrupt, match="is empty"):
@@ -344,7 +344,7 @@ def test_a_name_that_the_system_refuses(tmp_path: Path) -> None:
 
 def test_two_make_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between seeing that the file is empty and filling it, another process fills it."""
-    header, path, made = Store._header, tmp_path / "results.db", []
+    header, path, made = Store.header, tmp_path / "results.db", []
 
     def overtaken(self: Store) -> tuple[int, int, int]:
         found = header(self)
@@ -353,7 +353,7 @@ def test_two_make_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             a_store(path)
         return found
 
-    monkeypatch.setattr(Store, "_header", overtaken)
+    monkeypatch.setattr(Store, "header", overtaken)
     with Store.open(path) as store:
         assert len(list(store.outcomes())) == 500
 
@@ -457,7 +457,7 @@ def test_full_disk(store: Store) -> None:
     with pytest.raises(DataUnavailable, match="no space left"):
         store.add(outcome(seed) for seed in range(1, 500))
     assert len(list(store.outcomes())) == 1
-    assert store.add([outcome(0)]) == 0  # and it goes on
+    assert store.add([outcome(0)]) == 0  # it can still be used
 
 
 def test_read_only(store: Store) -> None:
@@ -618,10 +618,10 @@ def test_merge(tmp_path: Path) -> None:
         there.add_attack(CASES[4], flips(3), seconds=1.0, machine="else")
         before = there.content()
         found = here.merge(there.path)
-        assert found["trainings"] == Counts(new=1, there=1, conflicts=1)
-        assert found["choices"] == Counts(new=1, there=0, conflicts=1)
-        assert found["series"] == Counts(new=1, there=1, conflicts=0)
-        assert found["attacks"] == Counts(new=1, there=0, conflicts=1)
+        assert found["trainings"] == Counts(new=1, equal=1, conflicts=1)
+        assert found["choices"] == Counts(new=1, equal=0, conflicts=1)
+        assert found["series"] == Counts(new=1, equal=1, conflicts=0)
+        assert found["attacks"] == Counts(new=1, equal=0, conflicts=1)
         assert there.content() == before
         assert {one.training.seed: one.figures["test"] for one in here.outcomes()} == {0: 81.5, 1: 81.5, 2: 81.5}
         assert {(one.row, one.tried) for one in here.choices()} == {("gcn", 6), ("gat", 6)}
@@ -630,7 +630,7 @@ def test_merge(tmp_path: Path) -> None:
         assert kept is not None
         assert torch.equal(kept.flips, flips(2).flips)
         again = here.merge(there.path)
-        assert again["trainings"] == Counts(new=0, there=2, conflicts=1)
+        assert again["trainings"] == Counts(new=0, equal=2, conflicts=1)
         content = here.content()
         here.vacuum()
         assert here.content() == content

@@ -1,4 +1,4 @@
-"""Where a long attack keeps its state, so that an interrupted one resumes instead of starting again."""
+"""Checkpoints of attacks, from which an interrupted attack resumes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +22,7 @@ State = dict[str, Tensor]
 
 
 class Checkpoint(Protocol):
-    """What an attack asks of it: the state of the interrupted run, and to keep a new one after every step."""
+    """Loads the state of an interrupted run, and saves the state after every step."""
 
     def load(self) -> State | None: ...
 
@@ -31,10 +30,10 @@ class Checkpoint(Protocol):
 
 
 class FileCheckpoint:
-    """A checkpoint in a NumPy archive: written whole, at most once in ``every`` seconds and when the block is left.
+    """A checkpoint in a NumPy archive, written at most once in ``every`` seconds and at the end of the ``with`` block.
 
-    Use it as ``with FileCheckpoint(path, spec) as checkpoint``: leaving the block, by Ctrl-C too, writes what
-    the attack saved last. A file that another attack wrote (another ``spec``) is named and not touched.
+    Leaving ``with FileCheckpoint(path, spec) as checkpoint``, also by Ctrl-C, writes the last saved state. A file of
+    another attack, with another ``spec``, is an error and stays unchanged.
     """
 
     def __init__(self, path: str | Path, spec: Mapping[str, str], *, every: float = 1.0) -> None:
@@ -47,30 +46,28 @@ class FileCheckpoint:
     def __enter__(self) -> FileCheckpoint:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._write()
 
     def load(self) -> State | None:
         if not self.path.exists():
             return None
         if not self.path.is_file():
-            raise DataCorrupt(f"{self.path} is a folder, a device or a pipe, and not what an interrupted attack wrote.")
+            raise DataCorrupt(f"{self.path} is a folder, a device or a pipe, not the checkpoint of an attack.")
         about = read_npz(self.path, ["spec", "names", "checksum"])
         try:
             spec, names = (json.loads(about[key].tobytes()) for key in ("spec", "names"))
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise ValueError("it names no arrays")
+                raise ValueError("it lists no arrays")
         except (RecursionError, ValueError) as cause:
-            raise DataCorrupt(f"{self.path} is not what an interrupted attack wrote: {cause}.") from cause
+            raise DataCorrupt(f"{self.path} is not the checkpoint of an attack: {cause}.") from cause
         if spec != self.spec:
             raise ConfigError(
-                f"{self.path} is left from an attack with other settings; finish that one, or remove the file."
+                f"{self.path} belongs to an attack with other settings; finish that attack, or remove the file."
             )
         arrays = read_npz(self.path, names)
         if about["checksum"].tobytes() != _checksum(spec, arrays):
-            raise DataCorrupt(f"{self.path} is not as an interrupted attack wrote it; remove it, or use --fresh.")
+            raise DataCorrupt(f"{self.path} was changed after an attack wrote it; remove it, or use --fresh.")
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def save(self, state: State) -> None:
@@ -79,7 +76,7 @@ class FileCheckpoint:
             self._write()
 
     def remove(self) -> None:
-        """The attack is done and its result is written: nothing is left to go on from."""
+        """Delete the file once the result of the attack is written."""
         self._waiting = None
         self.path.unlink(missing_ok=True)
 
@@ -95,7 +92,7 @@ class FileCheckpoint:
 
 
 def _checksum(spec: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Of all that an attack resumes from: a value out of range would be used as it is."""
+    """Of the whole state, because the attack does not check the values that it resumes from."""
     found = hashlib.sha256(json.dumps(spec, sort_keys=True).encode())
     for name in sorted(arrays):
         found.update(repr((name, arrays[name].dtype.str, arrays[name].shape)).encode())

@@ -164,6 +164,9 @@ class _Constraints:
         # by rows, because in torch argmax over the matrix is several times slower than amax
         first = int(score.amax(1).argmax())
         second = int(score[first].argmax())
-        if float(score[first, second]) == NEVER:
+        best = float(score[first, second])
+        if best == NEVER:
             return None
+        if not math.isfinite(best):
+            raise ConfigError("The meta-gradient of Metattack is not finite; use a smaller lr or fewer steps.")
         return first, second

@@ -1,4 +1,4 @@
-"""Experiments: from questions to stored outcomes; the only package that knows the whole order of work."""
+"""Experiments: from questions to stored outcomes and the report."""
 
 from asgnn.experiments.trials import run_trials
 from asgnn.experiments.values import Attack, Case, Outcome, SplitName, Training, parse_case

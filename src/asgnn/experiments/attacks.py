@@ -1,11 +1,10 @@
-"""Attacks that are made: the flips of a case, and ``asgnn attack``, which keeps them in a file and resumes."""
+"""Attacks that are made: the flips of a case, and ``asgnn attack``, which writes them to a file and resumes."""
 
 from __future__ import annotations
 
 import inspect
 import shlex
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,42 +13,32 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.attacks import dice, grbcd, metattack, minmax, nettack, nettack_targets, pgd, prbcd, random_flips
+from asgnn.attacks import nettack_targets
 from asgnn.attacks.checkpoint import Checkpoint, FileCheckpoint
 from asgnn.errors import ConfigError
 from asgnn.experiments.machine import machine
 from asgnn.experiments.measure import Graph, find_split, load_graph
-from asgnn.experiments.values import PER_TARGET, TAKES, Attack, Case, SplitName, regular_file
+from asgnn.experiments.values import METHODS, PER_TARGET, Attack, Case, SplitName, inputs_of, regular_file
 from asgnn.graphs import Perturbation, Split, diff
 from asgnn.progress import Progress
 from asgnn.settings import Setting, arguments_for, settings_of
 from asgnn.version import __version__
 
-METHODS: dict[str, Callable[..., Perturbation]] = {
-    "metattack": metattack,
-    "nettack": nettack,
-    "pgd": pgd,
-    "minmax": minmax,
-    "prbcd": prbcd,
-    "grbcd": grbcd,
-    "dice": dice,
-    "random": random_flips,
-}
-# Attacked validation nodes have as high a degree as the test nodes that Nettack attacks; where those are fewer, this
-# many of the highest are taken.
+# Attacked validation nodes are chosen like the test nodes that Nettack attacks, by degree above 10; if there are fewer
+# of them than this, the nodes with the highest degrees.
 VALIDATION_TARGETS = 40
 
 
 def attack_settings(kind: str) -> dict[str, Setting]:
-    """The settings of an attack that a command line can give."""
-    known = settings_of(METHODS[kind]) if kind in METHODS else {}
+    """The settings of an attack that the command line accepts."""
+    known = settings_of(METHODS[kind])
     return {name: one for name, one in known.items() if isinstance(one.default, bool | int | float | str)}
 
 
 def made_case(dataset: str, kind: str, amount: float, split: SplitName, **options: Any) -> Case:
-    """A graph with one attack that is made against a split; ``options`` are further fields of the attack."""
+    """A case with one attack that is made; ``options`` are further fields of the attack."""
     if split == SplitName("random"):
-        raise ConfigError("An attack is made against one split: name its trial, as in random:0.")
+        raise ConfigError("An attack is made against one split; choose its trial, such as random:0.")
     return Case(dataset, (Attack(kind, "made", amount, **options),), split)
 
 
@@ -74,14 +63,10 @@ def make_attack(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Perturbation:
-    """The flips of a case whose last attack is made, on the clean graph; ``meta`` says how they were made.
+    """The flips from the clean graph to that of a case whose last attack is made; ``meta`` records how.
 
-    The attacker knows the training labels of the case's split.
-
-    Args:
-        case: which.
-        before: the graph that the last attack is on, where that of the attacks before it is not to be loaded.
-        root, device, checkpoint, progress: where data are; for the attacks that take them.
+    The attacker knows the training labels of the case's split. ``before`` is the graph before the last attack; it is
+    loaded if it is not given.
     """
     attack = case.attacks[-1]
     graph = before or load_graph(replace(case, attacks=case.attacks[:-1]), root)
@@ -96,13 +81,13 @@ def make_attack(
     inputs = {
         "budget": int(attack.amount * (graph.data.num_edges // 2)),
         "per_target": int(attack.amount),
-        "labelled": split.train,
+        "train": split.train,
         "targets": targets,
         "rng": torch.Generator().manual_seed(attack.seed),
     }
     if attack.amount:
-        found = method(graph.data, *(inputs[name] for name in TAKES[attack.kind]), **options)
-    else:  # the targets alone
+        found = method(graph.data, *(inputs[name] for name in inputs_of(attack.kind)), **options)
+    else:  # only the targets
         found = Perturbation(torch.empty(2, 0, dtype=torch.int64), int(graph.data.num_nodes or 0), targets)
     about = {"dataset": case.dataset, "split": str(case.split), "seed": str(attack.seed), "rate": f"{attack.amount:g}"}
     about |= {"version": __version__, "machine": machine(device if "device" in known else "cpu")}
@@ -113,7 +98,7 @@ def make_attack(
 
 
 def attacked_nodes(data: Data, split: Split, which: str = "test") -> Tensor:
-    """The nodes that a targeted attack is on: the test nodes of degree above 10, or validation nodes like them."""
+    """The targets of a targeted attack: test nodes of degree above 10, or similar validation nodes."""
     if which == "test":
         return nettack_targets(data, split.test)
     degree = torch.bincount(data.edge_index[0], minlength=data.num_nodes)[split.val]
@@ -121,35 +106,32 @@ def attacked_nodes(data: Data, split: Split, which: str = "test") -> Tensor:
     return split.val[degree.argsort(descending=True, stable=True)[:count]]
 
 
-# --- asgnn attack ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class AttackFile:
-    """An attack that is on the disk: its flips, what they do to the graph, and whether they were there already."""
+    """The flips in a file and the clean graph; ``seconds`` is ``None`` if an earlier run made them."""
 
     found: Perturbation
-    added: int
-    removed: int
-    between: float | None
-    rate: float
+    clean: Data
     seconds: float | None
 
     @property
     def time(self) -> str:
-        return "found as an earlier run left it" if self.seconds is None else f"{self.seconds:.1f} s"
+        return "made by an earlier run" if self.seconds is None else f"{self.seconds:.1f} s"
 
     def as_dict(self) -> dict[str, Any]:
-        counts = {"flips": len(self.found), "added": self.added, "removed": self.removed}
-        return {**self.found.meta, **counts, "between": self.between, "rate": self.rate, "seconds": self.seconds}
+        """The metadata and counts; "between" is the share of added edges between different classes."""
+        added, removed, y = self.found.added(self.clean), self.found.removed(self.clean), self.clean.y
+        between = float((y[added[0]] != y[added[1]]).float().mean()) if added.size(1) else None
+        counts = {"flips": len(self.found), "added": added.size(1), "removed": removed.size(1), "between": between}
+        return {**self.found.meta, **counts, "rate": self.found.rate(self.clean), "seconds": self.seconds}
 
 
 def write_attack(
     case: Case, path: Path, *, device: str = "cpu", fresh: bool = False, progress: Progress | None = None
 ) -> AttackFile:
-    """Make the attack of a case into a file; what an earlier run finished is taken, what it left half is resumed.
+    """Make the attack of a case and write it to a file; resumes if interrupted.
 
-    A file of another attack at the same place is not overwritten, unless ``fresh``.
+    Finished flips of the same attack are reused. A file of another attack is overwritten only if ``fresh``.
     """
     if path.suffix != ".npz":
         raise ConfigError(f"The file for the flips must end in .npz; it is {path}.")
@@ -164,17 +146,11 @@ def write_attack(
         found = Perturbation.load(path)
         if found.meta.get("command") != command:
             raise ConfigError(f"{path} holds the flips of another attack; choose another file, or use --fresh.")
-        return _attack_file(found, graph.clean, None)
+        return AttackFile(found, graph.clean, None)
     path.parent.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     with FileCheckpoint(half, {"command": command, "version": __version__}) as checkpoint:
         found = make_attack(case, graph, device=device, checkpoint=checkpoint, progress=progress)
         found.save(path)
         checkpoint.remove()
-    return _attack_file(found, graph.clean, time.perf_counter() - began)
-
-
-def _attack_file(found: Perturbation, data: Data, seconds: float | None) -> AttackFile:
-    added, removed = found.added(data), found.removed(data)
-    between = float((data.y[added[0]] != data.y[added[1]]).float().mean()) if added.size(1) else None
-    return AttackFile(found, added.size(1), removed.size(1), between, found.rate(data), seconds)
+    return AttackFile(found, graph.clean, time.perf_counter() - began)

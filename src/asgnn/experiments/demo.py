@@ -1,9 +1,8 @@
-"""The demo: three models on the built-in graph, clean and under ever heavier attack; resumes if interrupted."""
+"""The demo: three models on the built-in graph, clean and under attack; resumes if interrupted."""
 
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +10,34 @@ from asgnn.experiments.engine import Engine
 from asgnn.experiments.executors import local
 from asgnn.experiments.store import Store
 from asgnn.experiments.trials import summarise
-from asgnn.experiments.values import check_trials, parse_case, trainings_of
+from asgnn.experiments.values import MAX_TRIALS, parse_case, trainings_of
 from asgnn.graphs import own_split
 from asgnn.graphs.sources import write_file
 from asgnn.progress import Progress
+from asgnn.settings import check_count
 
 MODELS = ("gcn", "appnp", "asgnn")
 RATES = (0.0, 0.1, 0.25)
 ATTACK = "own-metattack"
 
 
-@dataclass(frozen=True)
-class Demo:
-    """What the demo measured: ``figures[model, rate]`` is the summary of the trials."""
-
-    figures: dict[tuple[str, float], dict[str, Any]]
-    files: tuple[Path, ...]
+Figures = dict[tuple[str, float], dict[str, Any]]
+"""(model, rate) → the summary of the trials."""
 
 
 def run_demo(
-    folder: Path,
-    *,
-    trials: int = 3,
-    device: str = "cpu",
-    fresh: bool = False,
-    progress: Progress | None = None,
-) -> Demo:
-    """Measure every model at every rate; keeps results.sqlite and writes table.md and curves.png in ``folder``.
+    folder: Path, *, trials: int = 3, device: str = "cpu", fresh: bool = False, progress: Progress | None = None
+) -> tuple[Figures, tuple[Path, ...]]:
+    """Measure every model at every rate; returns the figures and the files written into ``folder``.
 
-    What an earlier run has kept is taken over, unless ``fresh``.
+    Reuses the results of an earlier run unless ``fresh``.
     """
-    check_trials(trials)
+    check_count("trials", trials, 1, MAX_TRIALS)
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / "results.sqlite"
     if fresh:
         results.unlink(missing_ok=True)
-    # one split for all trials: the one whose training labels the attack was made with
-    split = own_split("cora", "metattack")
+    split = own_split("cora", "metattack")  # one split for all trials: the attack knew its training labels
     asked = {
         (model, rate): trainings_of(parse_case("cora", ATTACK if rate else None, rate, split), model, (), trials)
         for rate in RATES
@@ -60,10 +50,14 @@ def run_demo(
     table, picture = folder / "table.md", folder / "curves.png"
     write_file(table, _markdown(figures, trials).encode())
     write_file(picture, _curves(figures))
-    return Demo(figures, (table, picture, results))
+    return figures, (table, picture, results)
 
 
-def _markdown(figures: dict[tuple[str, float], dict[str, Any]], trials: int) -> str:
+def mean_std(summary: dict[str, Any]) -> str:
+    return f"{summary['test_mean']:.1f} ± {summary['test_std']:.1f}"
+
+
+def _markdown(figures: Figures, trials: int) -> str:
     lines = [
         f"Test accuracy on Cora, %, mean ± std of {trials} seeds; one random 10/10/80 split, Metattack flips.",
         "",
@@ -71,15 +65,13 @@ def _markdown(figures: dict[tuple[str, float], dict[str, Any]], trials: int) -> 
         f"|---:|{'---:|' * len(MODELS)}",
     ]
     for rate in RATES:
-        cells = (figures[model, rate] for model in MODELS)
-        shown = " | ".join(f"{cell['test_mean']:.1f} ± {cell['test_std']:.1f}" for cell in cells)
-        lines.append(f"| {rate:.0%} | {shown} |")
+        lines.append(f"| {rate:.0%} | {' | '.join(mean_std(figures[model, rate]) for model in MODELS)} |")
     return "\n".join(lines) + "\n"
 
 
-def _curves(figures: dict[tuple[str, float], dict[str, Any]]) -> bytes:
-    """Accuracy against the share of flipped edges, a line a model, as a PNG."""
-    from matplotlib.figure import Figure  # of the extra cli
+def _curves(figures: Figures) -> bytes:
+    """A PNG: accuracy by the share of flipped edges, one line per model."""
+    from matplotlib.figure import Figure  # in the extra "cli"
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""Answers to questions: what a store does not have is trained in large batches and kept as it comes."""
+"""The engine: answers questions from a store, and trains what is missing in large batches."""
 
 from __future__ import annotations
 
@@ -27,19 +27,17 @@ LARGEST_BATCH = {"cpu": 16, "cuda": 1024}
 
 @dataclass
 class Engine:
-    """Answers questions: trains what the store does not have, and adds it batch by batch.
+    """Answers questions: trains what the store lacks and adds it batch by batch.
 
-    Batches are planned from all that is asked for and not from what is missing, and a batch is stored whole or not at
-    all; so a run that was interrupted resumes with the same batches, and ends with the same figures.
+    Batches are planned from all requested trainings, not only from missing ones, and a batch is stored as a whole. An
+    interrupted run therefore resumes with the same batches and ends with the same figures.
 
     Args:
-        store: where outcomes are taken from and kept.
-        executor: runs batches.
-        device, root: where to train, and where data are.
-        largest: trainings side by side at the most.
-        edge_aucs: whether the figure "edge_auc" is measured, too.
-        progress: called after each batch with how many of the trainings asked for are done.
-        attacking: called while an attack is made with its case, the flips made and the flips in all.
+        device, root: where to train, and the folder of the data.
+        largest: the maximal number of trainings in a batch.
+        edge_aucs: whether to measure the figure "edge_auc".
+        progress: called after each batch with the number of finished trainings.
+        attacking: called during an attack with its case, the number of flips made and the number of all flips.
     """
 
     store: Store
@@ -52,53 +50,52 @@ class Engine:
     attacking: Callable[[Case, int, int], None] | None = None
 
     def __post_init__(self) -> None:
-        self._settled: set[str] = set()
+        self._done: set[str] = set()
 
-    def carry_out(self, asked: Plan) -> Iterator[list[Choice]]:
-        """Settle a plan wave by wave, then measure the layers that its figures show, where that was not done before."""
+    def run(self, asked: Plan) -> Iterator[list[Choice]]:
+        """Answer a plan wave by wave, then measure the layers that its figures show and the store lacks."""
         for wave in asked.waves:
-            yield self.settle(wave)
-        there = {(one.training, one.kind) for kind in asked.kinds for one in self.store.series(kind)}
-        for choice in self.settle(asked.drawn):
+            yield self.answer(wave)
+        known = {(one.training, one.kind) for kind in asked.kinds for one in self.store.series(kind)}
+        for choice in self.answer(asked.drawn):
             wanted = {(key, kind) for key in choice.trainings for kind in asked.kinds}
-            if choice.row in ROWS and not wanted <= there:
-                self.store.add_series(series_of(choice, asked.kinds, root=self.root, device=self._here))
+            if choice.row in ROWS and not wanted <= known:
+                self.store.add_series(series_of(choice, asked.kinds, root=self.root, device=self._local_device))
 
     @property
-    def _here(self) -> str:
-        """For what is done in this process: the GPU of a cluster is not this machine's."""
+    def _local_device(self) -> str:
+        """For work in this process: a cluster may have a GPU where this machine has none."""
         return self.device if torch.cuda.is_available() else "cpu"
 
-    def settle(self, asked: Sequence[Question]) -> list[Choice]:
-        """The choices for a wave of questions, stored; what they need is trained together, stage by stage."""
+    def answer(self, asked: Sequence[Question]) -> list[Choice]:
+        """The stored choices for a wave of questions; the trainings of a stage run together."""
         answers = [question.answer() for question in asked]
         wanted = {i: next(answer) for i, answer in enumerate(answers)}
         found: dict[str, Outcome] = {}
         choices: dict[int, Choice] = {}
         while wanted:
-            asked_for = (training for each in wanted.values() for training in each)
-            found |= self.outcomes([training for training in asked_for if training.key not in found])
+            trainings = (training for each in wanted.values() for training in each)
+            found |= self.outcomes([training for training in trainings if training.key not in found])
             for i in list(wanted):
                 try:
                     wanted[i] = answers[i].send(found)
                 except StopIteration as end:
                     choices[i] = end.value
                     del wanted[i]
-        settled = [choices[i] for i in range(len(answers))]
-        self.store.add_choices(settled)
-        return settled
+        self.store.add_choices(choices.values())
+        return [choices[i] for i in range(len(answers))]
 
     def outcomes(self, trainings: Sequence[Training]) -> dict[str, Outcome]:
-        """By key, in the order asked for: from the store, or trained and stored."""
+        """Outcomes by key in the order of ``trainings``, from the store or trained and stored."""
         keys = [training.key for training in trainings]
         have = self.store.get(keys).keys()
-        self._settled |= have
+        self._done |= have
         missing = [batch for batch in self._batches(trainings) if not batch.keys <= have]
         for batch, outcomes in self.executor(missing):
             self.store.add(outcomes)
-            self._settled |= batch.keys
+            self._done |= batch.keys
             if self.progress is not None:
-                self.progress(len(self._settled), batch)
+                self.progress(len(self._done), batch)
         return self.store.get(keys)
 
     def _batches(self, trainings: Sequence[Training]) -> list[Batch]:
@@ -117,36 +114,34 @@ class Engine:
         return out
 
     def _flips(self, case: Case) -> Perturbation | None:
-        """Those of a case with an attack that is made: once, and kept in the store; no other case needs them."""
+        """The flips of an attack that is made, from the store or made and stored; ``None`` for other attacks."""
         if not any(attack.source == "made" for attack in case.attacks):
             return None
-        whole = _graph_of(_largest(case))
-        found = self.store.attack(whole)
+        largest = _largest(case)
+        found = self.store.attack(_graph_of(largest))
         if found is None:
             began = time.perf_counter()
             before = replace(case, attacks=case.attacks[:-1])
             found = make_attack(
-                _largest(case),
+                largest,
                 load_graph(before, self.root, self._flips(before)),
                 root=self.root,
-                device=self._here,
-                progress=partial(self.attacking, _largest(case)) if self.attacking else None,
+                device=self._local_device,
+                progress=partial(self.attacking, largest) if self.attacking else None,
             )
-            where = found.meta.get("machine", machine("cpu"))
-            self.store.add_attack(whole, found, seconds=time.perf_counter() - began, machine=where)
-        if _largest(case) == case:
-            return found
-        return found.first(int(case.amount * DATASETS[case.dataset].edges))
+            seconds, where = time.perf_counter() - began, found.meta.get("machine", machine("cpu"))
+            self.store.add_attack(_graph_of(largest), found, seconds=seconds, machine=where)
+        return found if largest == case else found.first(int(case.amount * DATASETS[case.dataset].edges))
 
 
 def _graph_of(case: Case) -> Case:
-    """Equal for cases with the same graph: most are the same on all splits, but an attack may be made for one."""
-    return replace(case, split=SplitName("random")) if case.same_on_all_splits else case
+    """Equal for cases with the same graph: it depends on the split only if an attack needs the split."""
+    return case if any(attack.needs_split for attack in case.attacks) else replace(case, split=SplitName("random"))
 
 
 def _largest(case: Case) -> Case:
-    """The case whose first flips are this one's: Metattack's flips are in order, so one attack serves all rates."""
-    if len(case.attacks) > 1 or case.attacks[0].kind != "metattack":
+    """The case whose first flips are those of ``case``: Metattack orders its flips, so one attack serves all rates."""
+    attack = case.attacks[0]
+    if len(case.attacks) > 1 or attack.kind != "metattack":
         return case
-    (attack,) = case.attacks
     return replace(case, attacks=(replace(attack, amount=max(attack.amount, LARGEST_RATE)),))

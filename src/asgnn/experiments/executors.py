@@ -1,4 +1,4 @@
-"""Batches of trainings, and where they are run: in this process, in several here, or on a Ray cluster."""
+"""Executors, which run batches of trainings: in this process, in several processes, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ from typing import Any
 import torch
 
 from asgnn.errors import ConfigError, DataUnavailable
-from asgnn.experiments.measure import Graph, load_graph, train
-from asgnn.experiments.values import Case, Outcome, Training
+from asgnn.experiments.measure import load_graph, train
+from asgnn.experiments.values import Outcome, Training
 from asgnn.graphs import Perturbation
 from asgnn.progress import Progress
+from asgnn.settings import check_count
 
-RETRIES = 5  # of a batch whose worker died; one that kills every worker must end, too
-MOST_WORKERS = 256
-PATIENCE = 10.0  # seconds for a cluster to answer
+RETRIES = 5  # of a batch whose worker died; limited, because a batch may kill every worker
+MAX_WORKERS = 256
+PATIENCE = 10.0  # seconds to wait for a cluster
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Trainings on one graph that can be run side by side.
+    """Trainings that run in parallel on one graph.
 
-    Attributes:
-        trainings: which.
-        flips: those of an attack that was made; every other one is found by the case.
-        edge_aucs: whether "edge_auc" is measured, too.
+    ``flips`` are those of an attack that was made; ``edge_aucs`` adds the figure "edge_auc".
     """
 
     trainings: tuple[Training, ...]
@@ -49,25 +47,23 @@ class Batch:
 
 
 Executor = Callable[[Sequence[Batch]], Iterator[tuple[Batch, list[Outcome]]]]
-"""Runs batches and gives back each with its outcomes, in whatever order they are done."""
+"""Runs batches and yields each with its outcomes, in the order in which they finish."""
+
+
+cached_graph = lru_cache(maxsize=4)(load_graph)
 
 
 def run_batch(
     batch: Batch, device: str, root: str | Path | None = None, progress: Progress | None = None
 ) -> list[Outcome]:
     case = batch.trainings[0].case
-    graph = load_graph(case, root, batch.flips) if batch.flips is not None else _named_graph(case, root)
-    options = {"root": root, "device": device, "edge_aucs": batch.edge_aucs, "progress": progress}
-    return [one.outcome for one in train(graph, batch.trainings, **options)]  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=4)
-def _named_graph(case: Case, root: str | Path | None) -> Graph:
-    return load_graph(case, root)
+    graph = load_graph(case, root, batch.flips) if batch.flips is not None else cached_graph(case, root)
+    found = train(graph, batch.trainings, root=root, device=device, edge_aucs=batch.edge_aucs, progress=progress)
+    return [outcome for outcome, _ in found]
 
 
 def local(device: str, root: str | Path | None = None, progress: Progress | None = None) -> Executor:
-    """An executor that runs one batch after the other in this process; ``progress`` counts the epochs of all."""
+    """Runs one batch after another in this process; ``progress`` counts the epochs of all batches."""
 
     def run(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
         for done, batch in enumerate(batches):
@@ -83,14 +79,10 @@ def local(device: str, root: str | Path | None = None, progress: Progress | None
 
 @contextmanager
 def processes(workers: int, device: str, root: str | Path | None = None) -> Iterator[Executor]:
-    """An executor that runs batches in several processes of this machine, which end with it.
-
-    They share its GPU, if that is the device: a batch of a search has too little work at a time to fill a large one.
-    """
-    if not 1 <= workers <= MOST_WORKERS:
-        raise ConfigError(f"There can be 1 to {MOST_WORKERS} worker processes; {workers} were asked for.")
+    """Runs batches in several processes of this machine; they share its GPU, which one batch rarely fills."""
+    check_count("workers", workers, 1, MAX_WORKERS)
     others = multiprocessing.active_children()
-    # a forked process could not use CUDA
+    # spawn, because a forked process cannot use CUDA
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
 
     def run(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
@@ -100,8 +92,8 @@ def processes(workers: int, device: str, root: str | Path | None = None) -> Iter
                 yield waiting[done], done.result()
         except BrokenProcessPool as lost:
             raise DataUnavailable(
-                "One of the worker processes was killed, perhaps for lack of memory; what was finished before is kept, "
-                "and the same command resumes. Fewer workers, or a smaller batch, need less."
+                "A worker process was killed, perhaps for lack of memory; finished batches are stored, and the same "
+                "command resumes. Fewer workers or smaller batches need less memory."
             ) from lost
 
     try:
@@ -110,11 +102,11 @@ def processes(workers: int, device: str, root: str | Path | None = None) -> Iter
         pool.shutdown(wait=False, cancel_futures=True)
         for child in multiprocessing.active_children():
             if child not in others:
-                child.terminate()  # what is in flight is lost anyway
+                child.terminate()  # unfinished batches are lost in any case
 
 
 def _begin_worker() -> None:
-    """A worker leaves Ctrl-C to the process that started it, and ends when that one does, however it does."""
+    """Ignores Ctrl-C, which the parent process handles, and ends when the parent ends for whatever reason."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: _leave())
     parent = multiprocessing.parent_process()
@@ -128,7 +120,7 @@ def _begin_worker() -> None:
 
 
 def _leave() -> None:
-    """At once, but not in the middle of a kernel: MPS would then refuse whoever comes next."""
+    """Exits, but not during a CUDA kernel: MPS would then refuse the next process."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     os._exit(1)
@@ -136,11 +128,11 @@ def _leave() -> None:
 
 @contextmanager
 def cluster(address: str | None = None, workers: int | None = None) -> Iterator[bool]:
-    """Joins a Ray cluster, or starts one here, and leaves it at the end; says whether it has a GPU.
+    """Joins a Ray cluster, or starts one on this machine, and leaves it at the end; yields whether it has a GPU.
 
     Args:
-        address: of a running cluster, as HOST:PORT, or "auto" for the one on this machine; ``None`` starts one here.
-        workers: how many the one started here has; as many as there are cores by default.
+        address: of a running cluster, as HOST:PORT, or "auto" for the one on this machine; ``None`` starts one.
+        workers: of a cluster that is started; default: one per core.
     """
     try:
         import ray
@@ -150,10 +142,9 @@ def cluster(address: str | None = None, workers: int | None = None) -> Iterator[
         _check_address(address)
         settings: dict[str, Any] = {"address": address}
     else:
-        # No usage statistics; and workers have this process's priority: by default they give way to everything else on
-        # the machine, and on a busy one they hardly move.
+        # No usage statistics; and workers with normal priority, because Ray's default starves them on a busy machine.
         os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
-        # what we send and get back is a few kilobytes a batch
+        # a batch and its outcomes are a few kilobytes
         settings = {"address": "local", "num_cpus": workers, "object_store_memory": 2**27, "include_dashboard": False}
     try:
         ray.init(**settings, log_to_driver=False, logging_level="error")
@@ -168,22 +159,22 @@ def cluster(address: str | None = None, workers: int | None = None) -> Iterator[
 
 
 def _check_address(address: str) -> None:
-    """Raises at once where nothing answers: Ray itself tries for minutes."""
+    """Raises at once if nothing answers; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
-        return  # a name such as "auto", which Ray looks up itself
+        return  # a name like "auto", which Ray resolves
     try:
         socket.create_connection((host, int(port)), timeout=PATIENCE).close()
     except (OSError, OverflowError) as cause:
-        raise ConfigError(f"No Ray cluster answers at {address} ({cause}); see whether it runs.") from cause
+        raise ConfigError(f"No Ray cluster answers at {address} ({cause}); check that it is running.") from cause
 
 
 def on_ray(device: str, root: str | Path | None = None) -> Executor:
-    """An executor that hands batches to the cluster that was joined; a batch whose worker dies is run again."""
+    """Runs batches on the joined cluster; a batch whose worker dies is run again."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    # one core, or one GPU, a batch: a batch is as wide as a worker can use already
+    # one core or one GPU per batch, because a batch already fills a worker
     remote = ray.remote(num_cpus=1, num_gpus=1 if device == "cuda" else 0, max_retries=RETRIES)(run_batch)
 
     def run(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
@@ -193,13 +184,13 @@ def on_ray(device: str, root: str | Path | None = None) -> Executor:
             batch = waiting.pop(done)
             try:
                 outcomes = ray.get(done)
-            except RayTaskError as failed:  # what was raised there is raised here, as it is on one machine
+            except RayTaskError as failed:  # raise the worker's own error
                 raise failed.cause from None
             except RayError as lost:
                 model, case = batch.trainings[0].model, batch.trainings[0].case
                 raise DataUnavailable(
-                    f"Nothing came back from the cluster for {model} on {case.dataset}, tried {RETRIES + 1} times "
-                    f"({type(lost).__name__}); what was finished before is kept."
+                    f"The cluster lost the batch for {model} on {case.dataset}, tried {RETRIES + 1} times "
+                    f"({type(lost).__name__}); finished batches are stored."
                 ) from lost
             yield batch, outcomes
 

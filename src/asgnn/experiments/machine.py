@@ -1,4 +1,4 @@
-"""The machine that a result was made on, in words."""
+"""The machine on which a result was made, in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asgnn.version import __version__
 
 
 def origin(command: str, device: torch.device | str) -> dict[str, str]:
-    """The head of a record: what it was made by, and where."""
+    """The command, version and machine of a record."""
     return {"command": command, "version": __version__, "machine": machine(device), "torch": torch.__version__}
 
 

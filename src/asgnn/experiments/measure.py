@@ -1,4 +1,4 @@
-"""From a case to what was measured on it: the graph is loaded, models are trained side by side, figures are taken."""
+"""From a case to its outcomes: load the graph, train a batch of models, measure their figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from asgnn.version import __version__
 
 @dataclass(frozen=True)
 class Graph:
-    """A case's graph, loaded: what models are trained on, the clean one it comes from, and what lies between."""
+    """The graph of a case, the clean graph, and the flips between them."""
 
     data: Data
     clean: Data
@@ -46,7 +46,7 @@ class Graph:
 
 
 def load_graph(case: Case, root: str | Path | None = None, flips: Perturbation | None = None) -> Graph:
-    """The graph of a case; ``flips`` are those of a case with an attack that is made."""
+    """The graph of a case; an attack that is made needs its ``flips``."""
     clean = load_dataset(case.dataset, root)
     flips = flips or _load_flips(case, root)
     return Graph(clean if flips is None else flips.apply(clean), clean, flips)
@@ -62,11 +62,11 @@ def _load_flips(case: Case, root: str | Path | None) -> Perturbation | None:
         path = regular_file(Path(attack.path))
         found = Perturbation.load(path)
         if hashlib.sha256(path.read_bytes()).hexdigest() != attack.sha256:
-            raise DataUnavailable(f"{path} no longer holds the flips that were asked for (sha256 {attack.sha256}).")
+            raise DataUnavailable(f"{path} no longer holds the requested flips (sha256 {attack.sha256}).")
         if found.meta.get("dataset", case.dataset) != case.dataset:
             raise ConfigError(f"{path} holds flips for {found.meta['dataset']}, not for {case.dataset}.")
         return found
-    amount = attack.amount or 1.0  # a targeted attack without flips is the clean graph with the targets known
+    amount = attack.amount or 1.0  # a targeted attack without flips still has its targets
     if attack.source == "built-in":
         found = load_own(case.dataset, attack.kind, amount)
     else:
@@ -75,20 +75,11 @@ def _load_flips(case: Case, root: str | Path | None) -> Perturbation | None:
 
 
 def find_split(name: SplitName, data: Data, dataset: str, root: str | Path | None = None) -> Split:
-    """The split of a name that says which trial's."""
     if name.kind == "published":
         return published_split(dataset, root)
     if name.trial is None:
-        raise ConfigError("Each trial has its own random split: name one, as in random:0.")
+        raise ConfigError("Each trial has its own random split; choose one, such as random:0.")
     return random_split(data, name.trial)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What was measured after a training, and the model itself."""
-
-    outcome: Outcome
-    fit: Fit
 
 
 def train(
@@ -99,34 +90,33 @@ def train(
     device: str = "cpu",
     edge_aucs: bool = False,
     progress: Progress | None = None,
-) -> list[Trained]:
-    """Train what is to be trained on one graph, all that can be as one batch, and measure it.
+) -> list[tuple[Outcome, Fit]]:
+    """Train models on one graph as one batch, and measure them.
 
-    The test labels are read here alone, after all training. ``edge_aucs`` adds the figure "edge_auc" for ASGNN on a
-    graph with added edges: how well its last structure tells those from given ones (1 is perfect, 0.5 is chance).
+    Test labels are read only here, after training. ``edge_aucs`` adds the figure "edge_auc" for ASGNN on a graph with
+    added edges: how well its learned edge weights separate them from original edges (1 is perfect, 0.5 is chance).
     """
     dataset = trainings[0].case.dataset
     splits = {name: find_split(name, graph.data, dataset, root) for name in {one.case.split for one in trainings}}
-    trials = []
-    for one in trainings:
-        settings: dict[str, Any] = dict(one.settings)
-        trials.append(recipe(one.model, **settings).trial(graph.data, splits[one.case.split], one.seed))
+    recipes = [recipe(one.model, **dict[str, Any](one.settings)) for one in trainings]
+    trials = [
+        of.trial(graph.data, splits[one.case.split], one.seed) for of, one in zip(recipes, trainings, strict=True)
+    ]
     also_on = [] if graph.flips is None else [graph.clean]
     began = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DivergedWarning)  # it is a figure of the outcome
+        warnings.simplefilter("ignore", DivergedWarning)  # it is recorded as a figure
         fits = fit_many(trials, graph.data, device=device, also_on=also_on, progress=progress)
     each, where = (time.perf_counter() - began) / len(fits), machine(device)
     out = []
     for training, trial, fit in zip(trainings, trials, fits, strict=True):
         scalars = as_model(trial.model).scalar_values()
         figures = _figures(fit, graph) | (_edge_auc(fit, graph, device) if edge_aucs else {})
-        out.append(Trained(Outcome(training, figures, each, fit.batch, where, __version__, scalars), fit))
+        out.append((Outcome(training, figures, each, fit.batch, where, __version__, scalars), fit))
     return out
 
 
 def _figures(fit: Fit, graph: Graph) -> dict[str, float]:
-    """See :class:`~asgnn.experiments.values.Outcome`."""
     y, kept = labels_of(graph.data).cpu(), max(fit.best_epoch - 1, 0)
     found = {"val": 100 * fit.val_accuracy, "val_loss": float(fit.history.val_loss[kept])}
     found |= _on_nodes("test", fit.logits[0], y, fit.split.test)

@@ -1,4 +1,4 @@
-"""What is asked: cells of the paper's tables, with a search of settings that looks at validation alone."""
+"""Questions: cells of the paper's tables, and the search for settings, which uses validation nodes only."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from statistics import fmean
 
 from asgnn.errors import ConfigError
 from asgnn.experiments.figures import FIGURES, RATES, ROWS
-from asgnn.experiments.spec import TABLES, Row, Spec, load_spec
-from asgnn.experiments.values import Attack, Case, Choice, Outcome, Settings, Training, check_trials, trainings_of
+from asgnn.experiments.spec import SEARCHES, SMALL, TABLES, Row, Spec, load_spec
+from asgnn.experiments.values import MAX_TRIALS, Attack, Case, Choice, Outcome, Settings, Training, trainings_of
+from asgnn.settings import check_count
 
-# The two stages of a search, the same for every model: all settings with few trials, the best again with all.
+# The two stages of a search, the same for every model: all settings with few trials, the best ones with all trials.
 FIRST_TRIALS = 2
 FINALISTS = 5
+TOPICS = (*TABLES, *FIGURES, "all", SMALL)
 
 
 @dataclass(frozen=True)
 class Question:
-    """One row in one cell of a table: which settings, and how good are they?"""
+    """One row in one cell of a table: which settings are best, and how good are they?"""
 
     spec: Spec
     row: Row
@@ -35,7 +37,7 @@ class Question:
         return self.row.candidates(self.search, self.case.dataset)
 
     def expected(self) -> int:
-        """How many trainings the answer takes."""
+        """The number of trainings that the answer needs."""
         if len(self.candidates) == 1:
             return self.trials
         first = min(FIRST_TRIALS, self.trials)
@@ -45,48 +47,44 @@ class Question:
 
     @cached_property
     def judge(self) -> tuple[Case, str]:
-        """The graph and the figure by which settings are chosen; no test label is in it."""
+        """The graph and the figure by which settings are chosen; it contains no test label."""
         if self.rule == "attacked validation":
-            besides = Attack("nettack", "made", self.case.amount, targets="validation")
-            return replace(self.case, attacks=(*self.case.attacks, besides)), "target"
+            second = Attack("nettack", "made", self.case.amount, targets="validation")
+            return replace(self.case, attacks=(*self.case.attacks, second)), "target"
         return self.case, "val"
 
     def answer(self) -> Generator[list[Training], Mapping[str, Outcome], Choice]:
-        """Asks for trainings, is sent the outcomes of all that were asked for so far, and ends with the choice."""
-        remaining = self.candidates
-        if len(remaining) > 1:
+        """Yields trainings, is sent the outcomes of all trainings so far, and returns the choice."""
+        remaining, searched = self.candidates, len(self.candidates) > 1
+        if searched:
             remaining = (yield from self._ranked(remaining, min(FIRST_TRIALS, self.trials)))[:FINALISTS]
             remaining = yield from self._ranked(remaining, self.trials)
-        trainings = self.trainings(self.case, remaining[0], self.trials)
+        trainings = trainings_of(self.case, self.row.model, remaining[0], self.trials)
         yield trainings
         return Choice(
             table=self.spec.name,
             case=self.case,
             row=self.row.name,
-            rule=self.rule if len(self.candidates) > 1 else "none",
-            search=self.search if len(self.candidates) > 1 else "none",
+            rule=self.rule if searched else "none",
+            search=self.search if searched else "none",
             model=self.row.model,
             settings=remaining[0],
             tried=len(self.candidates),
             trainings=tuple(training.key for training in trainings),
         )
 
-    def trainings(self, case: Case, settings: Settings, trials: int) -> list[Training]:
-        """Of the row with some settings, on the cell's graph or the one that settings are judged on."""
-        return trainings_of(case, self.row.model, settings, trials)
-
     def _ranked(
         self, remaining: list[Settings], trials: int
     ) -> Generator[list[Training], Mapping[str, Outcome], list[Settings]]:
-        """Best first: the mean of the figure over the trials, then the lower mean loss on validation."""
+        """Best first: by the mean of the figure over the trials, then by the lower mean validation loss."""
         case, figure = self.judge
-        asked = {settings: self.trainings(case, settings, trials) for settings in remaining}
+        asked = {settings: trainings_of(case, self.row.model, settings, trials) for settings in remaining}
         found = yield [training for each in asked.values() for training in each]
 
         def rank(settings: Settings) -> tuple[float, float]:
             figures = [found[training.key].figures for training in asked[settings]]
             loss = fmean(one["val_loss"] for one in figures)
-            # of a training that diverged; what is not a number would be neither before nor after any other
+            # NaN, from a diverged training, cannot be sorted
             return -fmean(one[figure] for one in figures), math.inf if math.isnan(loss) else loss
 
         return sorted(remaining, key=rank)
@@ -101,11 +99,13 @@ def questions(
     trials: int = 10,
     search: str = "paper",
 ) -> list[Question]:
-    """What a table asks, a cell after the other; everything that is not restricted.
+    """The questions of a table, cell by cell; an empty restriction means everything.
 
-    A row that has a twin brings it along: what adaptivity adds is always beside it.
+    A row with a frozen twin always comes with it.
     """
-    check_trials(trials)
+    check_count("trials", trials, 1, MAX_TRIALS)
+    if search not in SEARCHES:
+        raise ConfigError(f"search must be one of {', '.join(SEARCHES)}; it is {search!r}.")
     named = [spec.row(name) for name in models] or list(spec.rows)
     wanted = {row.name for row in named} | {row.twin for row in named if row.twin}
     for kind, given, known in (("dataset", datasets, spec.attacks), ("rate", rates, spec.rates)):
@@ -117,7 +117,7 @@ def questions(
         for rate in dict.fromkeys(rates or spec.rates):
             for row in spec.rows:
                 if row.name in wanted:
-                    # without a choice there is one way to make none
+                    # without a search all rules are the same
                     rules = spec.rules if len(row.candidates(search, dataset)) > 1 else spec.rules[:1]
                     out += [Question(spec, row, spec.case(dataset, rate), rule, search, trials) for rule in rules]
     return out
@@ -125,12 +125,11 @@ def questions(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked for.
+    """Questions in waves: the trainings of a wave run together.
 
     Attributes:
-        waves: questions whose trainings are run together, a wave after the other.
-        drawn: questions whose answers figures are drawn from.
-        kinds: of the series that are drawn.
+        drawn: the questions whose answers the figures show.
+        kinds: the kinds of series in these figures.
     """
 
     waves: list[list[Question]]
@@ -139,8 +138,8 @@ class Plan:
 
     @property
     def expected(self) -> int:
-        """How many trainings the answers take, where no two rules choose the same in the end."""
-        # tables share questions: table3 is about some of the trainings of table2
+        """The number of trainings that the answers need, if no two rules choose the same settings."""
+        # tables share questions: table3 reports some of the trainings of table2
         distinct = {
             (question.judge, question.case, question.row.model, tuple(question.candidates), question.trials): question
             for wave in self.waves
@@ -160,10 +159,14 @@ def plan(
     splits: str = "given",
     together: bool = False,
 ) -> Plan:
-    """The questions of a table, of a figure or of all of them; a wave is a cell, or everything ``together``.
+    """The questions of a table, of a figure or of all of them; a wave is a cell, or everything if ``together``.
 
-    With ``splits="random"`` trial i has the i-th random split, in the tables alone.
+    With ``splits="random"``, which is for tables only, trial i has the i-th random split.
     """
+    if what not in TOPICS:
+        raise ConfigError(f"There is no table or figure {what!r}; choose from {', '.join(TOPICS)}.")
+    if splits not in ("given", "random"):
+        raise ConfigError(f"splits must be given or random; it is {splits!r}.")
     if what in FIGURES and (datasets or models or rates):
         raise ConfigError(
             f"{what} shows {', '.join(ROWS)} on cora at {' and '.join(f'{rate:g}' for rate in RATES)}; "
@@ -171,7 +174,7 @@ def plan(
         )
     given = splits == "given"
     if what in FIGURES and not given:
-        raise ConfigError(f"{what} is drawn from trainings on the given splits; {splits} ones are for tables.")
+        raise ConfigError(f"{what} uses the given splits; {splits} splits are for tables only.")
     names = [what] if what != "all" else [*TABLES, *FIGURES] if given else list(TABLES)
     waves: list[list[Question]] = []
     for name in names:
@@ -181,9 +184,8 @@ def plan(
             waves += [list(cell) for _, cell in groupby(asked, key=lambda question: question.case)]
     kinds = [FIGURES[name] for name in names if name in FIGURES]
     drawn: list[Question] = []
-    if kinds:  # of the cells of table1 that the figures show, whatever the table itself is restricted to
-        drawn = questions(
-            load_spec("table1"), datasets=["cora"], models=ROWS, rates=RATES, trials=trials, search=search
-        )
+    if kinds:  # the figures show cells of table1, whatever the table is restricted to
+        table1 = load_spec("table1")
+        drawn = questions(table1, datasets=["cora"], models=ROWS, rates=RATES, trials=trials, search=search)
         waves.append(drawn)
     return Plan([[question for wave in waves for question in wave]] if together else waves, drawn, kinds)

@@ -1,4 +1,4 @@
-"""Specifications of the paper's tables: one file each, with its cells, grids, figures and what was assumed."""
+"""Specifications of the paper's tables, read from specs/*.toml: cells, grids, the paper's figures and assumptions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from asgnn.errors import ConfigError
 from asgnn.experiments.values import PER_TARGET, Attack, Case, Settings, SplitName, Value, as_settings, parse_attack
 
 TABLES = ("table1", "table2", "table3")
-SMALL = "small"  # not of the paper: a table to try the machinery on, which needs no file of other people
-RANDOM = "-random"  # after the name of a table: the same with a random split for each trial
+SMALL = "small"  # not in the paper: a table for a quick try, which needs no download
+SEARCHES = ("none", "small", "wide", "paper")  # from the smallest grid to the largest
+RANDOM = "-random"  # suffix of a table's name: the same table with a random split for each trial
 
 
 @dataclass(frozen=True)
@@ -22,14 +23,12 @@ class Row:
     """One model of a table.
 
     Attributes:
-        name: of the row, in the store and on the command line.
-        label: for people.
         model: a name of ``RECIPES``.
         settings: what differs from the recipe in every cell.
-        grids: search → name of a setting → the values tried; a search that is not named tries nothing.
-        paper: what the paper calls it, or ``None`` where the paper has no such row.
-        twin: the name of the row that is the same with a frozen structure, or ``None``.
-        on: dataset → what differs from the recipe there besides.
+        grids: search → name of a setting → the values to try; an unknown search tries nothing.
+        paper: the name in the paper, or ``None`` if the paper has no such row.
+        twin: the name of the row with the same model and a frozen structure, or ``None``.
+        on: dataset → further settings that differ from the recipe there.
     """
 
     name: str
@@ -42,7 +41,7 @@ class Row:
     on: Mapping[str, Settings] = field(default_factory=dict)
 
     def candidates(self, search: str, dataset: str) -> list[Settings]:
-        """Every setting of a grid, with the row's own; one, the recipe's, where there is no grid."""
+        """All settings of a grid, each with the row's own; without a grid only the row's own."""
         grid = self.grids.get(search, {})
         own = dict(self.settings) | dict(self.on.get(dataset, ()))
         return [as_settings(own | dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
@@ -53,15 +52,14 @@ class Spec:
     """One table.
 
     Attributes:
-        name, title: "table1", or "table1-random" with a random split for each trial, and what it is called.
-        figure: which of an outcome's figures it shows: "test", "target" or "clean_test_loss".
-        unit: of the rate, for people: "% of the edges flipped".
-        attacks: dataset → the attack, of whatever amount, and the split.
+        name: "table1", or "table1-random" with a random split for each trial.
+        figure: the figure of the outcomes that it shows: "test", "target" or "clean_test_loss".
+        unit: of the rate, for example "% of the edges flipped".
+        attacks: dataset → the attack, without its amount, and the split.
         rates: the columns.
         rules: how settings are chosen, see :class:`~asgnn.experiments.values.Choice`.
-        rows: the models.
         paper: dataset → rate → the paper's name of the row → (mean, standard deviation or None).
-        assumed: what the paper leaves out, a sentence each.
+        assumed: a sentence for each detail that the paper leaves out.
     """
 
     name: str
@@ -76,13 +74,13 @@ class Spec:
     assumed: tuple[str, ...]
 
     def case(self, dataset: str, rate: float) -> Case:
-        """The cell's graph. Without flips a global attack leaves no trace; a targeted one leaves its targets."""
+        """The case of a cell. At rate 0 a global attack is the clean graph, and a targeted attack keeps its targets."""
         attack, split = self.attacks[dataset]
         clean = rate == 0 and attack.unit != PER_TARGET
         return Case(dataset, () if clean else (replace(attack, amount=rate),), split)
 
     def column(self, rate: float) -> str:
-        """A rate for people: a share of the edges, or flips for each target."""
+        """The heading of a column: a percentage of the edges, or flips per target."""
         targeted = any(attack.unit == PER_TARGET for attack, _ in self.attacks.values())
         return f"{rate:g}" if targeted else f"{rate:.0%}"
 
@@ -94,11 +92,11 @@ class Spec:
 
 
 def load_spec(name: str) -> Spec:
-    """The specification of a table by its name."""
     table, random = name.removesuffix(RANDOM), name.endswith(RANDOM)
     if table not in (*TABLES, SMALL):
         raise ConfigError(f"There is no table {name!r}; the tables are {', '.join((*TABLES, SMALL))}.")
-    found, models = _read(table), _read("models")
+    found, models = read_toml(table), read_toml("models")
+    rates = tuple(map(float, found["rates"]))
     attacks = {}
     for dataset, cell in found["cells"].items():
         attack, split = parse_attack(cell["attack"]), SplitName.parse(cell["split"])
@@ -109,18 +107,18 @@ def load_spec(name: str) -> Spec:
         figure=found["figure"],
         unit=found["unit"],
         attacks=attacks,
-        rates=tuple(map(float, found["rates"])),
+        rates=rates,
         rules=tuple(found["rules"]),
         rows=tuple(_row(row, models["rows"][row], models["grid"], found.get("settings", {})) for row in found["rows"]),
         paper={
-            dataset: {rate: _figures(named, i) for i, rate in enumerate(map(float, found["rates"]))}
+            dataset: {rate: _figures(named, i) for i, rate in enumerate(rates)}
             for dataset, named in found.get("paper", {}).items()
         },
         assumed=(*found["assumed"], *found["splits"]["random" if random else "given"]),
     )
 
 
-def _read(name: str) -> dict[str, Any]:
+def read_toml(name: str) -> dict[str, Any]:
     file = resources.files("asgnn.experiments").joinpath("specs", f"{name}.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
@@ -143,5 +141,5 @@ def _row(name: str, row: Mapping[str, Any], grids: Mapping[str, Any], of_table: 
 
 
 def _figures(named: Mapping[str, list[list[float]]], column: int) -> dict[str, tuple[float, float | None]]:
-    """The paper's figures of one column; each is written [mean, standard deviation], or [mean] where it gives none."""
+    """The paper's figures of one column; the file has [mean, standard deviation], or [mean] if the paper gives none."""
     return {name: (values[column][0], (values[column] + [None])[1]) for name, values in named.items()}

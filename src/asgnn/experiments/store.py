@@ -1,93 +1,35 @@
-"""The store: one SQLite file of results, which several processes may write and which may be stopped at any moment."""
+"""The store: one SQLite file of results, safe against interruption and against several writers."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from asgnn.errors import ConfigError, DataCorrupt, DataUnavailable
-from asgnn.experiments import schema
-from asgnn.experiments.encoding import (
-    DAMAGED,
-    MadeAttack,
-    as_text,
-    attack_of,
-    attack_row,
-    checksum,
-    choice_of,
-    choice_row,
-    outcome_of,
-    outcome_row,
-    require,
-    same_flips,
-    series_of_row,
-    series_row,
-    shown_key,
-)
-from asgnn.experiments.schema import APPLICATION, CREATE, DEFINITIONS, SCHEMA, SELECT, damaged, sentences
-from asgnn.experiments.values import Case, Choice, Outcome, Series, key_of, regular_file
+from asgnn.errors import ConfigError, DataCorrupt
+from asgnn.experiments.encoding import DAMAGED, KINDS, MadeAttack, checksum, require
+from asgnn.experiments.schema import CREATE, DEFINITIONS, SELECT, Database, damaged, expected_tables, sentences
+from asgnn.experiments.values import Case, Choice, Outcome, Series, count_diverged, key_of
 from asgnn.graphs import Perturbation
 
-PAGE = 500  # rows read at once: every SQLite takes 999 parameters, and no lock is held between two pages
-MEMORY = Path(":memory:")
+PAGE = 500  # rows per query: every SQLite takes 999 parameters, and no lock is held between two pages
 
 
-class Kind(NamedTuple):
-    """How records of one kind are written, read and compared.
-
-    Attributes:
-        row, of_row: a record as a row, its key first, and back.
-        content: what was found, without provenance; equal for equal results.
-        texts: columns that many rows share.
-        replaces: whether a record takes the place of an earlier one with its key.
-    """
-
-    row: Callable[[Any], list[Any]]
-    of_row: Callable[[Any], Any]
-    content: Callable[[Any], object]
-    texts: tuple[int, ...] = ()
-    replaces: bool = False
-
-
-KINDS = {
-    "trainings": Kind(outcome_row, outcome_of, lambda one: (as_text(one.figures), as_text(one.scalars)), (1, 3, 7)),
-    "choices": Kind(choice_row, choice_of, lambda one: as_text(one.as_dict()), replaces=True),
-    "series": Kind(series_row, series_of_row, lambda one: as_text(one.content), replaces=True),
-    "attacks": Kind(attack_row, attack_of, same_flips),
-}
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What became of the records of one kind in a merge.
-
-    Attributes:
-        new: taken over.
-        there: were here already, and equal.
-        conflicts: were here already with another content, which was kept.
-    """
+class Counts(NamedTuple):
+    """Records of one kind in a merge: added, equal in both stores, and different, where the store's own was kept."""
 
     new: int = 0
-    there: int = 0
+    equal: int = 0
     conflicts: int = 0
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a store holds.
-
-    Attributes:
-        trainings, choices, series, attacks: how many.
-        diverged: how many of the trainings did.
-        seconds: of all trainings; attack_seconds, of all attacks.
-        machines, versions: how many trainings were made on and with each.
-        size: of the file, in bytes.
-    """
+    """The content of a store; ``machines`` and ``versions`` count trainings, ``size`` is that of the file in bytes."""
 
     trainings: int
     choices: int
@@ -101,26 +43,21 @@ class Summary:
     size: int
 
 
-class Store:
-    """Results on the disk, by key: opened with :meth:`open`, closed with :meth:`close` or by ``with``.
+class Store(Database):
+    """Results in a file, by key.
 
-    What one call of an ``add`` method writes is kept whole or not at all, also where the process is killed; when it
-    returns, it is on the disk. Whoever writes waits for other writers, up to a minute. Every record that is read is
-    checked against its key and its checksum.
+    Each ``add`` method writes all its records or none, even if the process is killed; when it returns, they are on
+    disk. A writer waits up to a minute for other writers. Each record is checked against its key and its checksum when
+    it is read.
     """
-
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self._connection = connection
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.LONGEST)
 
     @classmethod
     def open(cls, path: str | Path, *, create: bool = True) -> Store:
-        """The store in a file, which is made if it is not there or empty; with ``create=False`` that is an error.
+        """The store in a file. A missing or empty file becomes a new store; with ``create=False`` it is an error.
 
-        Time: the whole file is read once, to know that it is not damaged.
+        Reads the whole file once to detect damage.
         """
-        store = cls(Path(path), connect(Path(path), create=create))
+        store = cls.connect(Path(path), create=create)
         try:
             store._prepare(create)
         except BaseException:
@@ -130,28 +67,18 @@ class Store:
 
     @classmethod
     def in_memory(cls) -> Store:
-        """A store that is gone when it is closed."""
-        store = cls(MEMORY, sqlite3.connect(":memory:", isolation_level=None))
+        store = cls(Path(":memory:"), sqlite3.connect(":memory:", isolation_level=None))
         store._prepare(create=True)
         return store
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- records ---
 
     def add(self, outcomes: Iterable[Outcome]) -> int:
-        """Keep all or none; one whose key is there already is left as it is. Returns how many are new."""
-        return self._put("trainings", outcomes)
+        """Returns the number of new outcomes; an outcome whose key exists already is ignored."""
+        return self.put("trainings", outcomes)
 
     def get(self, keys: Iterable[str]) -> dict[str, Outcome]:
-        """The outcomes that are there, in the order asked for."""
+        """The outcomes that the store has, in the order of ``keys``."""
         wanted = list(dict.fromkeys(keys))
         found: dict[str, Outcome] = {}
         for start in range(0, len(wanted), PAGE):
@@ -161,61 +88,57 @@ class Store:
         return {key: found[key] for key in wanted if key in found}
 
     def outcomes(self) -> Iterator[Outcome]:
-        """All of them in the order of their keys; one may write while going through them."""
+        """All outcomes in the order of their keys; other processes may write meanwhile."""
         return self._all("trainings")
 
     def add_choices(self, choices: Iterable[Choice]) -> None:
-        """Keep all or none; a choice takes the place of an earlier one with its key."""
-        self._put("choices", choices)
+        """A choice replaces an earlier one with the same key."""
+        self.put("choices", choices)
 
     def choices(self, table: str | None = None) -> list[Choice]:
-        """Those of one table, or all, in the order of their keys."""
+        """The choices of one table, or all, in the order of their keys."""
         return [one for one in self._all("choices") if table in (None, one.table)]
 
     def add_series(self, series: Iterable[Series]) -> None:
-        """Keep all or none; a series takes the place of an earlier one of its training and kind."""
-        self._put("series", series)
+        """A series replaces an earlier one of the same training and kind."""
+        self.put("series", series)
 
     def series(self, kind: str) -> list[Series]:
-        """Those of one kind, in the order of their trainings' keys."""
+        """The series of one kind, in the order of their trainings' keys."""
         return sorted((one for one in self._all("series") if one.kind == kind), key=lambda one: one.training)
 
     def add_attack(self, case: Case, flips: Perturbation, *, seconds: float, machine: str) -> None:
-        """Keep the flips of a case; where there are some already, they are left as they are."""
-        self._put("attacks", [MadeAttack.pack(case, flips, seconds, machine)])
+        """Ignored if the store has flips for the case already."""
+        self.put("attacks", [MadeAttack.pack(case, flips, seconds, machine)])
 
     def attack(self, case: Case) -> Perturbation | None:
-        """The flips of a case, or ``None`` if they are not there."""
         found = self._select("attacks", "WHERE t.key = ?", [bytes.fromhex(key_of(case.as_dict()))])
         return found[0].flips if found else None
 
     def attacks(self) -> Iterator[MadeAttack]:
-        """All of them, in the order of their keys."""
         return self._all("attacks")
 
-    # --- the whole ---
+    # --- the whole store ---
 
     def merge(self, other: str | Path, *, reported: bool = False) -> dict[str, Counts]:
-        """Take over what another store has and this one has not, all of it or nothing; what is here stays as it is.
+        """Add the records of another store that this one lacks, all or none; existing records stay as they are.
 
-        With ``reported`` only those trainings that stand in a cell of a table, without the searches before them.
+        ``reported`` adds only trainings that a cell of a table reports, and leaves out the searches.
         """
         other = Path(other)
         if other.exists() and self.path.exists() and other.samefile(self.path):
             raise ConfigError(f"{other} cannot be merged into itself.")
-        with Store.open(other, create=False) as source, self._writing():
+        with Store.open(other, create=False) as source, self._transaction():
             found = {}
             for name, kind in KINDS.items():
-                chosen = reported and name == "trainings"
                 counts: Counter[str] = Counter()
-                for one in source._reported() if chosen else source._all(name):
+                for one in source._reported() if reported and name == "trainings" else source._all(name):
                     row = kind.row(one)
                     mine = self._select(name, "WHERE t.key = ?", [row[0]])
                     if mine:
-                        counts["there" if kind.content(mine[0]) == kind.content(one) else "conflicts"] += 1
+                        counts["equal" if kind.content(mine[0]) == kind.content(one) else "conflicts"] += 1
                     else:
-                        self._insert(name, row)
-                        counts["new"] += 1
+                        counts["new"] += self._insert(name, row)
                 found[name] = Counts(**counts)
             return found
 
@@ -223,19 +146,18 @@ class Store:
         return self.get(sorted({key for choice in self.choices() for key in choice.trainings})).values()
 
     def vacuum(self) -> None:
-        """Write the file anew without gaps, which records that came in the order of their making leave between them."""
-        with sentences(self.path):
-            self._connection.execute("VACUUM")
+        """Rewrite the file without gaps."""
+        self.rows("VACUUM")
 
     def summary(self) -> Summary:
-        """Counted over the records themselves, each of which is checked."""
-        outcomes, attacks = list(self.outcomes()), list(self._all("attacks"))
+        """Reads and checks every record."""
+        outcomes, attacks = list(self.outcomes()), list(self.attacks())
         return Summary(
             trainings=len(outcomes),
             choices=len(self.choices()),
-            series=len(list(self._all("series"))),
+            series=sum(1 for _ in self._all("series")),
             attacks=len(attacks),
-            diverged=sum("diverged" in one.figures for one in outcomes),
+            diverged=count_diverged(outcomes),
             seconds=sum(one.seconds for one in outcomes),
             attack_seconds=sum(one.seconds for one in attacks),
             machines=dict(sorted(Counter(one.machine for one in outcomes).items())),
@@ -244,135 +166,78 @@ class Store:
         )
 
     def content(self) -> dict[str, dict[str, object]]:
-        """What was found, by key and without provenance: seconds, machines, sizes of batches.
+        """The results by key, without provenance (times, machines, batch sizes).
 
-        Equal for two stores exactly if they hold the same results.
+        Two stores have equal content if and only if they hold the same results.
         """
         return {
             name: {kind.row(one)[0].hex(): kind.content(one) for one in self._all(name)} for name, kind in KINDS.items()
         }
 
-    # --- the file ---
+    def put(self, name: str, records: Iterable[Any]) -> int:
+        """Write records of the kind ``name`` in one transaction; returns the number of rows written."""
+        rows = [KINDS[name].row(one) for one in records]
+        with self._transaction():
+            return sum(self._insert(name, row) for row in rows)
 
     def _prepare(self, create: bool) -> None:
-        """Make the tables where there is nothing; else see that the file is ours, of our schema, and whole."""
-        if self._header() == (0, 0, 0):
+        """Create the tables in an empty file; else check the file."""
+        if self.header() == (0, 0, 0):
             if not create:
-                raise DataCorrupt(f"{self.path} is empty, and not a store of results.")
-            with self._writing():
-                if self._header() == (0, 0, 0):  # another process may have been first
+                raise DataCorrupt(f"{self.path} is empty, not a store of results.")
+            with self._transaction():
+                if self.header() == (0, 0, 0):  # another process may have been faster
                     for statement in CREATE.split(";"):
                         self._connection.execute(statement)
-        check_header(self.path, *self._header()[:2])
-        check_whole(self.path, self._connection)
-        if self._rows(DEFINITIONS) != schema.expected_tables():
+        self.check()
+        if self.rows(DEFINITIONS) != expected_tables():
             raise damaged(self.path, "its tables are not those of a store")
 
-    def _header(self) -> tuple[int, int, int]:
-        """Whose file it is, of which schema, and how often its tables were changed: all 0 in an empty one."""
-        application, number, changes = (
-            int(self._rows(f"PRAGMA {name}")[0][0]) for name in ("application_id", "user_version", "schema_version")
-        )
-        return application, number, changes
-
-    def _rows(self, statement: str, given: Iterable[Any] = ()) -> list[Any]:
-        """All rows at once: a cursor left half read would keep every other process from writing."""
-        with sentences(self.path):
-            return self._connection.execute(statement, tuple(given)).fetchall()
-
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """One transaction. IMMEDIATE, since of two that begin by reading each could wait for the other to end."""
+    def _transaction(self) -> Iterator[None]:
+        """IMMEDIATE, because two transactions that start by reading could wait for each other."""
         with sentences(self.path):
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # nothing begun, or on a full disk SQLite has gone back itself
+                with contextlib.suppress(sqlite3.Error):  # not begun, or rolled back by SQLite on a full disk
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def _put(self, name: str, records: Iterable[Any]) -> int:
-        rows = [KINDS[name].row(one) for one in records]
-        with self._writing():
-            return sum(self._insert(name, row) for row in rows)
-
     def _insert(self, name: str, row: list[Any]) -> int:
-        """Within a transaction; how many rows are new."""
-        kind, key = KINDS[name], row[0]
+        """Within a transaction; returns the number of new rows."""
+        kind = KINDS[name]
         values = [self._text_id(value) if i in kind.texts else value for i, value in enumerate(row)]
         how, marks = "REPLACE" if kind.replaces else "IGNORE", ", ".join("?" * (len(values) + 1))
-        statement = f"INSERT OR {how} INTO {name} VALUES ({marks})"
-        return self._connection.execute(statement, (key, *values[1:], checksum(row[1:]))).rowcount
+        return self._connection.execute(
+            f"INSERT OR {how} INTO {name} VALUES ({marks})", (*values, checksum(row[1:]))
+        ).rowcount
 
     def _text_id(self, text: str) -> int:
-        found = self._rows("SELECT id FROM texts WHERE text = ?", [text])
+        found = self.rows("SELECT id FROM texts WHERE text = ?", [text])
         if found:
             return int(found[0][0])
         return self._connection.execute("INSERT INTO texts (text) VALUES (?)", (text,)).lastrowid or 0
 
     def _all(self, name: str) -> Iterator[Any]:
-        where: tuple[str, list[bytes]] = ("", [])  # none at first: a key that is no bytes is before all that are
-        while found := self._select(name, f"{where[0]} ORDER BY t.key LIMIT {PAGE}", where[1]):
+        where, last = "", list[bytes]()  # no condition at first: a damaged key may sort before all bytes
+        while found := self._select(name, f"{where} ORDER BY t.key LIMIT {PAGE}", last):
             yield from found
-            where = ("WHERE t.key > ?", [KINDS[name].row(found[-1])[0]])
+            where, last = "WHERE t.key > ?", [KINDS[name].row(found[-1])[0]]
 
-    def _select(self, name: str, where: str, given: Iterable[Any]) -> list[Any]:
-        """Records; one that is not as it was written is named."""
+    def _select(self, name: str, where: str, values: Iterable[Any]) -> list[Any]:
+        """Records, each checked; a damaged one is named."""
         found = []
-        for key, *row, written in self._rows(f"{SELECT[name]} {where}", given):
+        for key, *row, written in self.rows(f"{SELECT[name]} {where}", values):
             try:
-                require(written == checksum(row), "its checksum is another")
+                require(written == checksum(row), "its checksum does not match")
                 found.append(KINDS[name].of_row((key, *row)))
             except DAMAGED as cause:
-                raise damaged(self.path, f"in {name}, {shown_key(key)} is not as it was written ({cause})") from cause
+                raise unreadable(self.path, name, key, cause) from cause
         return found
 
 
-def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """A connection to an SQLite file of ours; whatever else there is at the path is refused before it is opened."""
-    try:
-        there, folder, head = regular_file(path).exists(), path.parent.is_dir(), b""
-        if there:
-            with path.open("rb") as file:
-                head = file.read(20)
-    except OSError as cause:
-        raise DataUnavailable(f"{path} could not be opened: {cause.strerror or cause}.") from cause
-    if not there and not create:
-        raise DataUnavailable(f"There is no store {path}.")
-    if not folder:
-        raise DataUnavailable(f"{path} cannot be made, since there is no folder {path.parent}.")
-    if head[18:20] not in (b"", b"\1\1") and head.startswith(b"SQLite format 3\0"):
-        # a write-ahead log beside it, of whatever file, would be taken for its latest content
-        raise damaged(path, "its header names a journal that no store has")
-    # A URI, because only there can SQLite be told not to make a file. The journal is SQLite's default, a file that
-    # is deleted after each transaction: the store itself is then always one file, to be copied and committed.
-    address = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
-    with sentences(path):
-        return sqlite3.connect(address, uri=True, timeout=schema.PATIENCE, isolation_level=None)
-
-
-def check_header(path: Path, application: int, number: int, wanted: int = SCHEMA) -> None:
-    if application != APPLICATION:
-        raise DataCorrupt(
-            f"{path} is an SQLite file of another program, and not a store of results; it was left as it is."
-        )
-    if number > SCHEMA:
-        raise DataUnavailable(
-            f"{path} was made by a newer asgnn (its schema is {number}, and this one knows {SCHEMA}); "
-            "use that one, or another store."
-        )
-    if number == 1 != wanted:
-        raise DataUnavailable(
-            f"{path} was made by an earlier asgnn; asgnn store migrate {path} NEW.sqlite writes it in today's form."
-        )
-    if number != wanted:
-        raise damaged(path, f"its schema is {number}")
-
-
-def check_whole(path: Path, connection: sqlite3.Connection) -> None:
-    with sentences(path):
-        said = connection.execute("PRAGMA quick_check(1)").fetchall()
-    if said != [("ok",)]:
-        raise damaged(path, " ".join(str(said[0][0]).split()))
+def unreadable(path: Path, name: str, key: Any, cause: Exception) -> DataCorrupt:
+    return damaged(path, f"in {name}, {key.hex() if isinstance(key, bytes) else repr(key)}: {cause}")

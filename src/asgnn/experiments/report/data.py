@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from asgnn.errors import ConfigError
 from asgnn.experiments.report.layers import LayerCurves, layer_curves
-from asgnn.experiments.report.tables import DIVERGED, ReportTable, TableCell, report_table
-from asgnn.experiments.spec import RANDOM, TABLES, load_spec
+from asgnn.experiments.report.tables import ReportTable, TableCell, report_table
+from asgnn.experiments.spec import RANDOM, TABLES, load_spec, read_toml
 from asgnn.experiments.store import Store, Summary
-from asgnn.experiments.values import Outcome
+from asgnn.experiments.values import Outcome, count_diverged
 
 UNEXPLAINED = "not explained yet"
 WITHIN = "within the larger of the two standard deviations"
@@ -64,8 +62,7 @@ def collect(store: Store) -> Report:
         raise ConfigError("The store holds no results for a table of the paper, so there is nothing to report.")
     worse = tuple(_worse(tables))
     findings = [*_findings(tables, worse, random=False), *_findings(tables, worse, random=True)]
-    diverged = sum(DIVERGED in outcome.figures for outcome in reported.values())
-    if diverged:
+    if diverged := count_diverged(list(reported.values())):
         affected = sum(cell.diverged > 0 for table in tables for cell in table.cells)
         findings.append(f"{diverged} of the {len(reported)} reported trainings diverged; cells affected: {affected}.")
     layers, machines = tuple(layer_curves(store, tables)), tuple(_machines(list(reported.values())))
@@ -88,8 +85,7 @@ def _worse(tables: Sequence[ReportTable]) -> Iterator[WorseCell]:
 
 
 def explanations() -> list[dict[str, Any]]:
-    file = resources.files("asgnn.experiments").joinpath("specs", "explanations.toml")
-    entries: list[dict[str, Any]] = tomllib.loads(file.read_text(encoding="utf-8"))["explanation"]
+    entries: list[dict[str, Any]] = read_toml("explanations")["explanation"]
     return entries
 
 

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asgnn.experiments.spec import RANDOM, Spec
-from asgnn.experiments.values import Choice, Outcome
-
-SEARCHES = ("none", "small", "wide", "paper")  # from the least to the most thorough
-DIVERGED = "diverged"  # in an outcome's figures: 1.0 if the training diverged
+from asgnn.experiments.spec import RANDOM, SEARCHES, Spec
+from asgnn.experiments.values import Choice, Outcome, count_diverged
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ class TableCell:
 
     @property
     def diverged(self) -> int:
-        return sum(DIVERGED in outcome.figures for outcome in self.outcomes)
+        return count_diverged(self.outcomes)
 
     @property
     def scalars(self) -> dict[str, list[float]]:
@@ -199,7 +196,7 @@ def most_thorough(choices: Sequence[Choice], rule: str) -> Choice | None:
 def _figures(trials: Sequence[Outcome]) -> dict[str, MeanStd]:
     """Only figures that all trials have: a mean over some of them would be of another sample."""
     first = trials[0].figures if trials else ()
-    names = [name for name in first if name != DIVERGED and all(name in trial.figures for trial in trials)]
+    names = [name for name in first if name != "diverged" and all(name in trial.figures for trial in trials)]
     return {name: MeanStd.of([trial.figures[name] for trial in trials]) for name in names}
 
 
