@@ -149,7 +149,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "own flips end": (
         ["train", "--dataset", "cora", "--poisoned", "own-metattack", "--rate", "0.3"],
         2,
-        "up to a rate",
+        "rate must be a number in (0, 0.25]",
     ),
     "unknown method": (
         ["attack", "--dataset", "cora", "--method", "metatack", "-o", "f.npz"],
@@ -233,7 +233,7 @@ def test_without_mirror_and_network_a_sentence_says_how_to_get_the_file(
     assert "Traceback" not in done.stderr
     sentence = done.stderr.strip()
     assert sentence.count("\n") == 0
-    assert "set ASGNN_MIRROR to a folder that holds" in sentence
+    assert "set ASGNN_MIRROR to a folder that contains" in sentence
     assert f"or put the file at {tmp_path}" in sentence
     assert list(tmp_path.rglob("*.*")) == []
 
