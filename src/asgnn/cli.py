@@ -157,7 +157,7 @@ def datasets(as_json: AsJson = False) -> None:
     _print_table("Largest connected components, undirected, without self-loops", headings, cells)
     if any(row["here"] == "download" for row in rows):
         out.print(
-            '"download" is fetched on first use; offline, set ASGNN_MIRROR to a folder that holds OWNER/REPO/PATH.'
+            '"download" is fetched on first use; offline, set ASGNN_MIRROR to a folder that contains OWNER/REPO/PATH.'
         )
 
 
