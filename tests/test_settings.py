@@ -11,7 +11,7 @@ from asgnn import recipe
 from asgnn.errors import ConfigError
 from asgnn.models import NodeClassifier, stack
 from asgnn.models.layers import Linear, Rng, Streams
-from asgnn.settings import REQUIRED, PerTrial, Setting, arguments_for, check_count, settings_of
+from asgnn.settings import REQUIRED, PerTrial, Setting, arguments_for, check_count, check_number, settings_of
 from asgnn.training import RECIPES
 from tests.training.problem import graph, split_of
 
@@ -111,6 +111,17 @@ def test_parse(setting: str, text: str, value: object) -> None:
 def test_parse_raises_on_invalid_text(setting: str, text: str) -> None:
     with pytest.raises(ConfigError, match=f"The setting {setting} must be .*; it is '{text}'"):
         recipe("asgnn").settings[setting].parse(text)
+
+
+def test_a_number_with_400_digits_is_refused() -> None:
+    with pytest.raises(ConfigError, match="lr must be a number"):
+        recipe("gcn", lr=10**400)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0, 10**400, -(10**400), True, None, "0.5", float("nan"), float("inf"), 1j])
+def test_numbers_must_be_in_range(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"share must be a number in \[0, 1\); it is .*\."):
+        check_number("share", value, 0, 1, "[)")
 
 
 @pytest.mark.parametrize("value", [0, -1, 11, 2.0, True, None, "3", float("nan"), 2**70])

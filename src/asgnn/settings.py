@@ -49,7 +49,7 @@ class Setting:
         expected = {bool: bool, int: Integral, float: Real, str: str}.get(self.kind or object, object)
         if not isinstance(value, expected) or (isinstance(value, bool) and self.kind in (int, float)):
             raise ConfigError(f"The setting {self.name} must be {_KIND_NAMES[self.kind]}; it is {value!r}.")
-        return float(value) if self.kind is float else value  # type: ignore[arg-type]
+        return _float(value) if self.kind is float else value
 
     def parse(self, text: str) -> Any:
         """Convert text from a file or the command line to a value."""
@@ -71,9 +71,16 @@ def check_count(name: str, value: Any, least: int = 1, most: int = MAX_COUNT) ->
         raise ConfigError(f"{name} must be a whole number from {least} to {most}; it is {value!r}.")
 
 
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number with more than 308 digits
+        return math.inf if value > 0 else -math.inf
+
+
 def check_number(name: str, value: Any, low: float, high: float, ends: str = "[]") -> None:
     """Raise unless ``value`` is a number from ``low`` to ``high``; ``ends`` are the brackets of the interval."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    number = _float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     above = number >= low if ends[0] == "[" else number > low
     below = number <= high if ends[1] == "]" else number < high
     if not (above and below):
