@@ -104,7 +104,7 @@ def _print_table(
 ) -> None:
     """Prints a table whose first ``left`` columns are text and whose other columns are numbers."""
     # Text objects, because rich would parse markup in plain strings
-    table = Table(title=Text(title), caption=Text(caption) if caption else None)
+    table = Table(title=Text(title) if title else None, caption=Text(caption) if caption else None)
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="left" if i < left else "right")
     for row in rows:
@@ -422,7 +422,8 @@ def show_store(path: StoreFile, as_json: AsJson = False) -> None:
     rows += [(f"trained on {name}", count) for name, count in summary.machines.items()]
     rows += [(f"trained by version {name}", count) for name, count in summary.versions.items()]
     rows += [("size of the file", f"{summary.size / 2**20:.1f} MiB")]
-    _print_table(str(path), ("", ""), rows)
+    out.print(Text(str(path)), soft_wrap=True)  # not as a title, which a narrow terminal would break
+    _print_table("", ("content", "value"), rows)
 
 
 @store.command("merge")
