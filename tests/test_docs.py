@@ -240,6 +240,14 @@ def test_figures_of_the_models_are_those_of_the_record() -> None:
     assert f"[{mean['citeseer', 'ASGNN', 0.25]:.1f} %](docs/reproduction.md" in readme
 
 
+def test_figures_of_dice_in_the_readme_are_those_of_the_record() -> None:
+    rows = {row["model"]: row for row in json.loads((ROOT / "docs" / "records" / "dice.json").read_text())}
+    asgnn, gcn, appnp = (f"{rows[model]['test_mean']:.1f} %" for model in ("asgnn", "gcn", "appnp"))
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"ASGNN reaches {asgnn}, GCN {gcn} and APPNP {appnp}" in readme
+    assert all(row["trials"] == 10 and row["command"].startswith("asgnn train ") for row in rows.values())
+
+
 def test_tables_of_the_gradients_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     monkeypatch.chdir(ROOT)
