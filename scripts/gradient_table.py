@@ -27,27 +27,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from asgnn import models
 from asgnn.asmp import Scheme
 from asgnn.attacks import fit_surrogate, prbcd, random_flips
 from asgnn.errors import ConfigError
 from asgnn.experiments.machine import origin
 from asgnn.graphs import Perturbation, load_dataset, low_rank, random_split, undirected
-from asgnn.models import (
-    APPNP,
-    ASGNN,
-    GAT,
-    GCN,
-    GCNSVD,
-    MLP,
-    RUNG,
-    SGC,
-    AirGNN,
-    ElasticGNN,
-    GCNJaccard,
-    GNNGuard,
-    ProGNN,
-    SoftMedianGCN,
-)
 from asgnn.models.base import NodeClassifier
 from asgnn.training import accuracy, fit_many, recipe
 
@@ -78,25 +63,27 @@ class Case:
 
 def _asgnn(backend: str = "auto", **scheme: Any) -> Case:
     by_pairs = scheme.get("objective", "degree") == "degree"
-    return Case(lambda: ASGNN(7, 6, 3, num_layers=3, scheme=Scheme(**scheme), backend=backend), by_pairs)  # type: ignore[arg-type]
+    return Case(lambda: models.ASGNN(7, 6, 3, num_layers=3, scheme=Scheme(**scheme), backend=backend), by_pairs)  # type: ignore[arg-type]
 
 
 CASES: dict[str, Case] = {
-    "gcn": Case(lambda: GCN(7, 6, 3)),
-    "sgc": Case(lambda: SGC(7, 3)),
-    "gat": Case(lambda: GAT(7, 4, 3, heads=2)),
-    "appnp": Case(lambda: APPNP(7, 6, 3, num_layers=4)),
-    "airgnn": Case(lambda: AirGNN(7, 6, 3, num_layers=4, lam=0.2)),
-    "elastic": Case(lambda: ElasticGNN(7, 6, 3, num_layers=5, lambda1=0.03, lambda2=1.0), by_pairs=True),
-    "elastic, l1": Case(lambda: ElasticGNN(7, 6, 3, num_layers=5, lambda1=0.02, lambda2=1.0, norm="l1"), by_pairs=True),
-    "elastic, no dual": Case(lambda: ElasticGNN(7, 6, 3, num_layers=5, lambda1=0.0), by_pairs=True),
-    "gcn-jaccard": Case(lambda: GCNJaccard(7, 6, 3)),
-    "gcn-svd": Case(lambda: GCNSVD(7, 6, 3, rank=4)),
-    "softmedian": Case(lambda: SoftMedianGCN(7, 6, 3)),
-    "gnnguard": Case(lambda: GNNGuard(7, 6, 3)),
-    "rung": Case(lambda: RUNG(7, 6, 3, num_layers=3)),
-    "prognn, untrained": Case(lambda: ProGNN(7, 6, 3)),
-    "mlp": Case(lambda: MLP(7, 6, 3), by_edges=False),
+    "gcn": Case(lambda: models.GCN(7, 6, 3)),
+    "sgc": Case(lambda: models.SGC(7, 3)),
+    "gat": Case(lambda: models.GAT(7, 4, 3, heads=2)),
+    "appnp": Case(lambda: models.APPNP(7, 6, 3, num_layers=4)),
+    "airgnn": Case(lambda: models.AirGNN(7, 6, 3, num_layers=4, lam=0.2)),
+    "elastic": Case(lambda: models.ElasticGNN(7, 6, 3, num_layers=5, lambda1=0.03, lambda2=1.0), by_pairs=True),
+    "elastic, l1": Case(
+        lambda: models.ElasticGNN(7, 6, 3, num_layers=5, lambda1=0.02, lambda2=1.0, norm="l1"), by_pairs=True
+    ),
+    "elastic, no dual": Case(lambda: models.ElasticGNN(7, 6, 3, num_layers=5, lambda1=0.0), by_pairs=True),
+    "gcn-jaccard": Case(lambda: models.GCNJaccard(7, 6, 3)),
+    "gcn-svd": Case(lambda: models.GCNSVD(7, 6, 3, rank=4)),
+    "softmedian": Case(lambda: models.SoftMedianGCN(7, 6, 3)),
+    "gnnguard": Case(lambda: models.GNNGuard(7, 6, 3)),
+    "rung": Case(lambda: models.RUNG(7, 6, 3, num_layers=3)),
+    "prognn, untrained": Case(lambda: models.ProGNN(7, 6, 3)),
+    "mlp": Case(lambda: models.MLP(7, 6, 3), by_edges=False),
     "asgnn": _asgnn(),
     "asgnn, exact": _asgnn(structure="exact"),
     "asgnn, paper": _asgnn(objective="paper"),

@@ -8,25 +8,9 @@ from torch import Tensor, nn
 from torch_geometric.nn import APPNP as PyGAPPNP
 from torch_geometric.nn import GATConv, GCNConv, SGConv
 
+from asgnn import models
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.errors import ConfigError
-from asgnn.models import (
-    APPNP,
-    ASGNN,
-    GAT,
-    GCN,
-    GCNSVD,
-    MLP,
-    RUNG,
-    SGC,
-    AirGNN,
-    ElasticGNN,
-    GCNJaccard,
-    GNNGuard,
-    NodeClassifier,
-    ProGNN,
-    SoftMedianGCN,
-)
 from asgnn.models.layers import Linear, MLPBlock, Streams
 from tests.awkward import AWKWARD
 
@@ -65,7 +49,7 @@ class TestPeers:
     def test_gcn(self, graph: str, weighted: bool, dense: bool) -> None:
         x, edge_index, weight = problem(graph, weighted, dense)
         for depth in (2, 4):
-            ours = GCN(50, 8, 3, num_layers=depth).to(F64).eval()
+            ours = models.GCN(50, 8, 3, num_layers=depth).to(F64).eval()
             layers = [ours.first, *ours.between, ours.last]
             peers = [GCNConv(layer.in_channels, layer.out_channels).to(F64) for layer in layers]
             assert len(peers) == depth
@@ -88,7 +72,7 @@ class TestPeers:
     def test_sgc(self, graph: str, weighted: bool, dense: bool) -> None:
         x, edge_index, weight = problem(graph, weighted, dense)
         for steps in (1, 2, 5):
-            ours, peer = SGC(50, 3, num_layers=steps).to(F64), SGConv(50, 3, K=steps).to(F64)
+            ours, peer = models.SGC(50, 3, num_layers=steps).to(F64), SGConv(50, 3, K=steps).to(F64)
             peer.lin = of_torch(ours.linear)
             torch.testing.assert_close(ours(x, edge_index, weight), peer(x, edge_index, weight), **CLOSE)
 
@@ -98,7 +82,7 @@ class TestPeers:
         if weight is not None:
             weight = (weight > 0.4).to(F64)
         edges = edge_index if weight is None else edge_index[:, weight > 0]
-        ours = GAT(50, 4, 3, heads=5).to(F64).eval()
+        ours = models.GAT(50, 4, 3, heads=5).to(F64).eval()
         first, second = GATConv(50, 4, heads=5).to(F64), GATConv(20, 3).to(F64)
         with torch.no_grad():
             for peer, layer in ((first, ours.first), (second, ours.second)):
@@ -121,14 +105,14 @@ class TestPeers:
 
     def test_appnp(self, graph: str, weighted: bool, dense: bool) -> None:
         x, edge_index, weight = problem(graph, weighted, dense)
-        ours = APPNP(50, 8, 3, num_layers=7, alpha=0.2, mlp_layers=3).to(F64).eval()
+        ours = models.APPNP(50, 8, 3, num_layers=7, alpha=0.2, mlp_layers=3).to(F64).eval()
         expected = PyGAPPNP(K=7, alpha=0.2)(perceptron(ours.mlp)(x), edge_index, weight)
         torch.testing.assert_close(ours(x, edge_index, weight), expected, **CLOSE)
 
     def test_mlp(self, graph: str, weighted: bool, dense: bool) -> None:
         x, edge_index, weight = problem(graph, weighted, dense)
         for layers in (1, 2, 4):
-            ours = MLP(50, 8, 3, num_layers=layers).to(F64).eval()
+            ours = models.MLP(50, 8, 3, num_layers=layers).to(F64).eval()
             torch.testing.assert_close(ours(x, edge_index, weight), perceptron(ours.mlp)(x), **CLOSE)
 
     def test_appnp_is_asgnn_frozen(self, graph: str, weighted: bool, dense: bool) -> None:
@@ -136,28 +120,28 @@ class TestPeers:
         x, edge_index, weight = problem(graph, weighted, dense)
         alpha = 0.15
         scheme = Scheme(structure="frozen", normalization="sym")
-        frozen = ASGNN(
+        frozen = models.ASGNN(
             50, 8, 3, num_layers=10, params=ASMPParams(lam=1 / alpha - 1), scheme=scheme, constraint="free"
         ).to(F64)
-        ours = APPNP(50, 8, 3, alpha=alpha).to(F64)
+        ours = models.APPNP(50, 8, 3, alpha=alpha).to(F64)
         ours.mlp.load_state_dict(frozen.mlp.state_dict())
         torch.testing.assert_close(ours.eval()(x, edge_index, weight), frozen.eval()(x, edge_index, weight), **CLOSE)
 
 
 MODELS = {
-    "gcn": GCN,
-    "gcn-jaccard": GCNJaccard,
-    "gcn-svd": GCNSVD,
-    "gat": GAT,
-    "appnp": APPNP,
-    "mlp": MLP,
-    "asgnn": ASGNN,
-    "elastic": ElasticGNN,
-    "airgnn": AirGNN,
-    "softmedian": SoftMedianGCN,
-    "gnnguard": GNNGuard,
-    "rung": RUNG,
-    "prognn": ProGNN,
+    "gcn": models.GCN,
+    "gcn-jaccard": models.GCNJaccard,
+    "gcn-svd": models.GCNSVD,
+    "gat": models.GAT,
+    "appnp": models.APPNP,
+    "mlp": models.MLP,
+    "asgnn": models.ASGNN,
+    "elastic": models.ElasticGNN,
+    "airgnn": models.AirGNN,
+    "softmedian": models.SoftMedianGCN,
+    "gnnguard": models.GNNGuard,
+    "rung": models.RUNG,
+    "prognn": models.ProGNN,
 }
 
 
@@ -199,26 +183,26 @@ def test_dropout_depends_on_the_stream(name: str) -> None:
 
 
 BAD = {
-    "alpha 0": (r"\(0, 1\]; it is 0", lambda: APPNP(3, 3, 3, alpha=0)),
-    "alpha NaN": (r"\(0, 1\]; it is nan", lambda: APPNP(3, 3, 3, alpha=float("nan"))),
+    "alpha 0": (r"\(0, 1\]; it is 0", lambda: models.APPNP(3, 3, 3, alpha=0)),
+    "alpha NaN": (r"\(0, 1\]; it is nan", lambda: models.APPNP(3, 3, 3, alpha=float("nan"))),
     "depth of APPNP": (
         "num_layers must be .* from 0 to .*; it is -1",
-        lambda: APPNP(3, 3, 3, num_layers=-1),
+        lambda: models.APPNP(3, 3, 3, num_layers=-1),
     ),
     "depth of ASGNN": (
         "num_layers must be .* from 0 to .*; it is -1",
-        lambda: ASGNN(3, 3, 3, num_layers=-1),
+        lambda: models.ASGNN(3, 3, 3, num_layers=-1),
     ),
-    "dropout": ("dropout rate", lambda: GCN(3, 3, 3, dropout=1.5)),
-    "depth of SGC": ("num_layers must be .* from 0 to .*; it is -1", lambda: SGC(3, 3, num_layers=-1)),
-    "heads": ("heads must be a whole number from 1", lambda: GAT(3, 3, 3, heads=0)),
-    "rank": ("rank must be a whole number from 1 to .*; it is 0", lambda: GCNSVD(3, 3, 3, rank=0)),
+    "dropout": ("dropout rate", lambda: models.GCN(3, 3, 3, dropout=1.5)),
+    "depth of SGC": ("num_layers must be .* from 0 to .*; it is -1", lambda: models.SGC(3, 3, num_layers=-1)),
+    "heads": ("heads must be a whole number from 1", lambda: models.GAT(3, 3, 3, heads=0)),
+    "rank": ("rank must be a whole number from 1 to .*; it is 0", lambda: models.GCNSVD(3, 3, 3, rank=0)),
     "threshold": (
         r"threshold must be a number in \[-1, 1\]; it is nan",
-        lambda: GCNJaccard(3, 3, 3, threshold=float("nan")),
+        lambda: models.GCNJaccard(3, 3, 3, threshold=float("nan")),
     ),
-    "MLP without layers": ("num_layers must be a whole number from 1", lambda: MLP(3, 3, 3, num_layers=0)),
-    "no features": ("channels must be a whole number from 1", lambda: GCN(0, 3, 3)),
+    "MLP without layers": ("num_layers must be a whole number from 1", lambda: models.MLP(3, 3, 3, num_layers=0)),
+    "no features": ("channels must be a whole number from 1", lambda: models.GCN(0, 3, 3)),
 }
 
 
@@ -231,7 +215,7 @@ def test_invalid_settings_raise(case: str) -> None:
 
 
 def test_a_model_without_logits_raises() -> None:
-    class Empty(NodeClassifier):
+    class Empty(models.NodeClassifier):
         pass
 
     with pytest.raises(TypeError, match="Empty must define the method logits"):

@@ -7,25 +7,9 @@ from collections.abc import Callable
 import torch
 from torch_geometric.data import Data
 
+from asgnn import models
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.graphs import Split, random_split, undirected
-from asgnn.models import (
-    APPNP,
-    ASGNN,
-    GAT,
-    GCN,
-    GCNSVD,
-    MLP,
-    RUNG,
-    SGC,
-    AirGNN,
-    ElasticGNN,
-    GCNJaccard,
-    GNNGuard,
-    NodeClassifier,
-    ProGNN,
-    SoftMedianGCN,
-)
 from asgnn.training import TrainConfig, Trial
 
 NODES, WORDS, CLASSES = 48, 90, 3
@@ -54,25 +38,25 @@ CONFIGS = (
 )
 SHARES = ((0.2, 0.2), (0.1, 0.3), (0.4, 0.1), (0.2, 0.25))
 
-MODELS: dict[str, Callable[[int], NodeClassifier]] = {
-    "asgnn": lambda i: ASGNN(WORDS, 8, CLASSES, num_layers=4, dropout=DROPOUT[i], params=PARAMS[i]),
-    "asgnn paper": lambda i: ASGNN(
+MODELS: dict[str, Callable[[int], models.NodeClassifier]] = {
+    "asgnn": lambda i: models.ASGNN(WORDS, 8, CLASSES, num_layers=4, dropout=DROPOUT[i], params=PARAMS[i]),
+    "asgnn paper": lambda i: models.ASGNN(
         WORDS, 8, CLASSES, num_layers=4, dropout=DROPOUT[i], params=PARAMS[i], scheme=Scheme("paper")
     ),
-    "gcn": lambda i: GCN(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
-    "gcn-jaccard": lambda i: GCNJaccard(WORDS, 8, CLASSES, dropout=DROPOUT[i], threshold=0.05),
-    "gcn-svd": lambda i: GCNSVD(WORDS, 8, CLASSES, dropout=DROPOUT[i], rank=6),
-    "sgc": lambda i: SGC(WORDS, CLASSES),
-    "gat": lambda i: GAT(WORDS, 4, CLASSES, heads=3, dropout=DROPOUT[i]),
-    "appnp": lambda i: APPNP(WORDS, 8, CLASSES, num_layers=5, dropout=DROPOUT[i]),
-    "mlp": lambda i: MLP(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
-    "elastic": lambda i: ElasticGNN(WORDS, 8, CLASSES, num_layers=5, lambda1=0.5, dropout=DROPOUT[i]),
-    "airgnn": lambda i: AirGNN(WORDS, 8, CLASSES, num_layers=5, lam=0.2, dropout=DROPOUT[i]),
-    "softmedian": lambda i: SoftMedianGCN(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
-    "gnnguard": lambda i: GNNGuard(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
-    "rung": lambda i: RUNG(WORDS, 8, CLASSES, num_layers=5, gamma=2.0, dropout=DROPOUT[i]),
-    "prognn": lambda i: ProGNN(WORDS, 8, CLASSES, dropout=DROPOUT[i], method="exact"),
-    "prognn by products": lambda i: ProGNN(WORDS, 8, CLASSES, dropout=DROPOUT[i], method="products"),
+    "gcn": lambda i: models.GCN(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "gcn-jaccard": lambda i: models.GCNJaccard(WORDS, 8, CLASSES, dropout=DROPOUT[i], threshold=0.05),
+    "gcn-svd": lambda i: models.GCNSVD(WORDS, 8, CLASSES, dropout=DROPOUT[i], rank=6),
+    "sgc": lambda i: models.SGC(WORDS, CLASSES),
+    "gat": lambda i: models.GAT(WORDS, 4, CLASSES, heads=3, dropout=DROPOUT[i]),
+    "appnp": lambda i: models.APPNP(WORDS, 8, CLASSES, num_layers=5, dropout=DROPOUT[i]),
+    "mlp": lambda i: models.MLP(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "elastic": lambda i: models.ElasticGNN(WORDS, 8, CLASSES, num_layers=5, lambda1=0.5, dropout=DROPOUT[i]),
+    "airgnn": lambda i: models.AirGNN(WORDS, 8, CLASSES, num_layers=5, lam=0.2, dropout=DROPOUT[i]),
+    "softmedian": lambda i: models.SoftMedianGCN(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "gnnguard": lambda i: models.GNNGuard(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
+    "rung": lambda i: models.RUNG(WORDS, 8, CLASSES, num_layers=5, gamma=2.0, dropout=DROPOUT[i]),
+    "prognn": lambda i: models.ProGNN(WORDS, 8, CLASSES, dropout=DROPOUT[i], method="exact"),
+    "prognn by products": lambda i: models.ProGNN(WORDS, 8, CLASSES, dropout=DROPOUT[i], method="products"),
 }
 
 

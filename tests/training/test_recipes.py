@@ -8,43 +8,28 @@ import pytest
 import torch
 from torch import Tensor
 
+from asgnn import models
 from asgnn.errors import ConfigError
-from asgnn.models import (
-    APPNP,
-    ASGNN,
-    GAT,
-    GCN,
-    GCNSVD,
-    MLP,
-    RUNG,
-    SGC,
-    AirGNN,
-    ElasticGNN,
-    GCNJaccard,
-    GNNGuard,
-    ProGNN,
-    SoftMedianGCN,
-)
 from asgnn.training import RECIPES, TrainConfig, Trial, recipe, training_of
 from tests.training.problem import CLASSES, WORDS, graph, split_of
 
 KINDS = {
-    "asgnn": ASGNN,
-    "asgnn-paper": ASGNN,
-    "gcn": GCN,
-    "gcn-jaccard": GCNJaccard,
-    "gcn-svd": GCNSVD,
-    "sgc": SGC,
-    "gat": GAT,
-    "appnp": APPNP,
-    "mlp": MLP,
-    "elastic": ElasticGNN,
-    "airgnn": AirGNN,
-    "softmedian": SoftMedianGCN,
-    "gnnguard": GNNGuard,
-    "rung": RUNG,
-    "prognn": ProGNN,
-    "prognn-fs": ProGNN,
+    "asgnn": models.ASGNN,
+    "asgnn-paper": models.ASGNN,
+    "gcn": models.GCN,
+    "gcn-jaccard": models.GCNJaccard,
+    "gcn-svd": models.GCNSVD,
+    "sgc": models.SGC,
+    "gat": models.GAT,
+    "appnp": models.APPNP,
+    "mlp": models.MLP,
+    "elastic": models.ElasticGNN,
+    "airgnn": models.AirGNN,
+    "softmedian": models.SoftMedianGCN,
+    "gnnguard": models.GNNGuard,
+    "rung": models.RUNG,
+    "prognn": models.ProGNN,
+    "prognn-fs": models.ProGNN,
 }
 SPLIT = split_of(0)
 
@@ -86,7 +71,7 @@ def test_initial_weights_depend_on_the_seed_alone(name: str) -> None:
 @pytest.mark.parametrize(("name", "objective"), [("asgnn", "degree"), ("asgnn-paper", "paper")])
 def test_objective_of_asgnn(name: str, objective: str) -> None:
     model = recipe(name).trial(graph(torch.float32), SPLIT, 0).model
-    assert isinstance(model, ASGNN)
+    assert isinstance(model, models.ASGNN)
     constraint = {"degree": "descent", "paper": "positive"}[objective]
     assert (model.asmp.scheme.objective, model.asmp.constraint) == (objective, constraint)
 
@@ -102,10 +87,10 @@ def test_training_of_returns_the_recipes_training(name: str) -> None:
 def test_settings_of_model_and_training() -> None:
     spec = recipe("gcn", lr=0.3, epochs=7, num_layers=4, dropout=0.2).trial(graph(torch.float32), SPLIT, 5)
     assert (spec.config.lr, spec.config.epochs, spec.config.weight_decay, spec.config.seed) == (0.3, 7, 5e-4, 5)
-    assert isinstance(spec.model, GCN)
+    assert isinstance(spec.model, models.GCN)
     assert (len(spec.model.between), float(spec.model.dropout.rate), spec.model.first.out_channels) == (2, 0.2, 16)
     other = recipe("asgnn-paper", structure="frozen", lam=3).trial(graph(torch.float32), SPLIT, 5)
-    assert isinstance(other.model, ASGNN)
+    assert isinstance(other.model, models.ASGNN)
     assert (other.model.asmp.scheme.structure, other.model.asmp.start.lam) == ("frozen", 3.0)
     assert (other.model.asmp.start.gamma, other.model.asmp.num_layers) == (12.0, 4)
     assert recipe("gcn").config.lr == 0.01  # RECIPES itself is unchanged
