@@ -382,8 +382,14 @@ BAD_SETTINGS = {
     "a seed too large": ("seed must be a whole number", lambda: TrainConfig(seed=2**62)),
     "negative decay": (r"weight_decay must be a number in \[0, inf\)", lambda: TrainConfig(weight_decay=-1)),
     "negative rate of scalars": (r"scalar_lr must be a number in \[0, inf\)", lambda: TrainConfig(scalar_lr=-1)),
-    "empty batches": ("batch_size must be 1 or more; it is 0", lambda: fit_many(four("gcn"), graph(), batch_size=0)),
-    "negative batches": ("batch_size must be 1 or more", lambda: fit_many(four("gcn"), graph(), batch_size=-1)),
+    "empty batches": (
+        r"batch_size must be a whole number from 1 to \d+; it is 0",
+        lambda: fit_many(four("gcn"), graph(), batch_size=0),
+    ),
+    "negative batches": (
+        r"batch_size must be a whole number from 1 to \d+; it is -1",
+        lambda: fit_many(four("gcn"), graph(), batch_size=-1),
+    ),
     "one model twice": ("share one model", lambda: fit_many([trial("gcn", 0)] * 2, graph())),
     "a stack": ("can share a batch", lambda: fit(stack([trial("gcn", 0).model]), graph(), split=SPLIT)),
     "nothing to learn": ("has no trainable parameters", lambda: fit(APPNP(K=2, alpha=0.1), graph(), split=SPLIT)),

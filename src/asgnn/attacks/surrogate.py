@@ -17,8 +17,7 @@ from torch_geometric.data import Data
 
 from asgnn.attacks.linear import glorot
 from asgnn.attacks.rules import check_labelled
-from asgnn.graphs import labels_of, num_classes, validate
-from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs import labels_of, num_classes, prepare
 from asgnn.graphs.csr import csr_matmul
 from asgnn.graphs.features import Features
 from asgnn.settings import check_count, check_number
@@ -129,14 +128,12 @@ def fit_surrogate(
 
     Time O(epochs (nnz(x) H + E (H + C))).
     """
-    validate(data)
+    features, adj = prepare(data, device, need_labels=True)
     train = check_labelled(train, data)
     check_count("hidden", hidden)
     check_count("epochs", epochs, 0)
     check_number("dropout", dropout, 0, 1, "[)")
     place = torch.device(device or data.x.device)
-    features = Features.of(data.x).to(place)
-    adj = Adjacency.of(data.edge_index, features.num_nodes, data.get("edge_weight")).to(place)
     # The attacker knows the number of classes, though not every label.
     sizes = (features.num_features, hidden, num_classes(data))
     model = _initial(sizes, rng, data.x.dtype).to(place)

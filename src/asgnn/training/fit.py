@@ -15,13 +15,14 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, DivergedWarning, GraphError
-from asgnn.graphs import Split, labels_of, prepare, split_of, validate
+from asgnn.graphs import Split, labels_of, prepare, split_of
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier, stack, unstack
 from asgnn.models.foreign import as_model
 from asgnn.models.layers import Streams
 from asgnn.progress import Progress
+from asgnn.settings import check_count
 from asgnn.threads import one_thread
 from asgnn.training.config import TrainConfig, Trial
 from asgnn.training.optimizer import TrialAdam
@@ -137,14 +138,13 @@ def fit_many(
     """
     if not trials:
         return []
-    if batch_size is not None and batch_size < 1:
-        raise ConfigError(f"batch_size must be 1 or more; it is {batch_size}.")
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
     if len({id(trial.model) for trial in trials}) < len(trials):
         raise ConfigError("Two trials share one model; build a separate model for each trial.")
-    validate(data)
+    features, adj = prepare(data, device, need_labels=True)
     device = torch.device(device or data.x.device)
-    graphs = [prepare(graph, device) for graph in (data, *also_on)]
-    features, adj = graphs[0]
+    graphs = [(features, adj), *(prepare(graph, device) for graph in also_on)]
     y = labels_of(data).to(device)
     splits = {id(trial.split): split_of(data, trial.split) for trial in trials}
     trials = [replace(trial, split=splits[id(trial.split)]) for trial in trials]
