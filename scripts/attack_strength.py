@@ -89,7 +89,7 @@ def starts(device: str) -> None:
                 rng, inner = torch.Generator().manual_seed(seed), InnerTraining(starts=count)
                 poisoned = metattack(data, budget, split.train, rng, inner=inner, device=device).apply(data)
                 trials = [recipe("gcn").trial(poisoned, split, trial) for trial in range(TRIALS)]
-                val = [100 * fit.val_accuracy for fit in fit_many(trials, poisoned, device=device)]
+                val = [100 * fit.val_score for fit in fit_many(trials, poisoned, device=device)]
                 row = {"dataset": dataset, "starts": count, "seed": seed, "val": round(fmean(val), 2)}
                 record["rows"].append(row)
                 print(json.dumps(row), file=sys.stderr, flush=True)

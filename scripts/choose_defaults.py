@@ -89,7 +89,7 @@ def scores(
         began = time.perf_counter()
         trials = [setting.recipe().trial(data, split, seed) for setting in settings for seed in seeds]
         fits = fit_many(trials, data, device=device)
-        val[:, case] = 100 * torch.tensor([f.val_accuracy for f in fits]).view(len(settings), -1).mean(1)
+        val[:, case] = 100 * torch.tensor([f.val_score for f in fits]).view(len(settings), -1).mean(1)
         if test:
             on_device = data.to(device)
             each = [accuracy(f.model, on_device, split.test.to(device)) for f in fits]

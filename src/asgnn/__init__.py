@@ -28,6 +28,7 @@ from asgnn.models import (
     SGC,
     AirGNN,
     ElasticGNN,
+    Ensemble,
     GCNJaccard,
     GNNGuard,
     NodeClassifier,
@@ -35,7 +36,7 @@ from asgnn.models import (
     SoftMedianGCN,
     purify,
 )
-from asgnn.training import Fit, TrainConfig, Trial, accuracy, fit, fit_many, predict, recipe
+from asgnn.training import Fit, TrainConfig, Trial, accuracy, fit, fit_many, predict, recipe, roc_auc
 from asgnn.version import __version__
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "AsgnnError",
     "DivergedWarning",
     "ElasticGNN",
+    "Ensemble",
     "Fit",
     "GCNJaccard",
     "GNNGuard",
@@ -81,5 +83,6 @@ __all__ = [
     "purify",
     "random_split",
     "recipe",
+    "roc_auc",
     "validate",
 ]

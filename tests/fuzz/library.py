@@ -301,7 +301,7 @@ def checked(found: Any, data: Data) -> None:
     val = found.split.val.numpy()
     must(bool((y[val] >= 0).all()), "validation on a node without a label")
     share = float((logits.numpy().argmax(1) == y)[val].mean())
-    must(abs(share - found.val_accuracy) < 1e-4, f"val_accuracy {found.val_accuracy} instead of {share}")
+    must(abs(share - found.val_score) < 1e-4, f"val_score {found.val_score} instead of {share}")
 
 
 def case_fit(draw: Draw) -> None:

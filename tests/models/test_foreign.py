@@ -82,7 +82,7 @@ def test_best_epoch_is_kept_with_its_buffers(name: str) -> None:
     module = build(name)
     result = fit(module, data, CONFIG, split=SPLIT)
     assert result.model is module
-    assert accuracy(module, data, SPLIT.val) == pytest.approx(result.val_accuracy, abs=1e-6)
+    assert accuracy(module, data, SPLIT.val) == pytest.approx(result.val_score, abs=1e-6)
     torch.testing.assert_close(result.logits[0], module(data.x, data.edge_index).detach(), rtol=1e-4, atol=1e-5)
     if isinstance(module, Tied):
         assert module.second.weight is module.first.weight

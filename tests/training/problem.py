@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch_geometric.data import Data
@@ -65,12 +66,12 @@ def split_of(i: int) -> Split:
     return random_split(graph(), trial=i, train=train, val=val)
 
 
-def trial(name: str, i: int, dtype: torch.dtype = torch.float64, **changed: float) -> Trial:
+def trial(name: str, i: int, dtype: torch.dtype = torch.float64, **changed: Any) -> Trial:
     model = MODELS[name](i)
     model.reset_parameters(torch.Generator().manual_seed(10 + i))
-    config = TrainConfig(**{**vars(CONFIGS[i]), **changed})  # type: ignore[arg-type]
+    config = TrainConfig(**{**vars(CONFIGS[i]), **changed})
     return Trial(model.to(dtype), config, split_of(i))
 
 
-def four(name: str, dtype: torch.dtype = torch.float64, **changed: float) -> list[Trial]:
+def four(name: str, dtype: torch.dtype = torch.float64, **changed: Any) -> list[Trial]:
     return [trial(name, i, dtype, **changed) for i in range(4)]

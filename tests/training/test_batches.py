@@ -11,7 +11,7 @@ from asgnn.graphs import Split
 from asgnn.training import Fit, Trial, fit, fit_many
 from tests.training.problem import MODELS, four, graph, trial
 
-FIELDS = ("train_loss", "val_loss", "val_accuracy")
+FIELDS = ("train_loss", "val_loss", "val_score")
 
 
 def weights(result: Fit) -> list[Tensor]:
@@ -24,14 +24,14 @@ def assert_close(ours: Fit, theirs: Fit, tolerance: float) -> None:
             getattr(ours.history, field), getattr(theirs.history, field), rtol=tolerance, atol=tolerance, msg=field
         )
     assert ours.best_epoch == theirs.best_epoch
-    assert ours.val_accuracy == pytest.approx(theirs.val_accuracy, abs=tolerance)
+    assert ours.val_score == pytest.approx(theirs.val_score, abs=tolerance)
     torch.testing.assert_close(weights(ours), weights(theirs), rtol=tolerance, atol=tolerance)
 
 
 def assert_equal(ours: Fit, theirs: Fit) -> None:
     for field in FIELDS:
         assert torch.equal(getattr(ours.history, field), getattr(theirs.history, field)), field
-    assert (ours.best_epoch, ours.val_accuracy) == (theirs.best_epoch, theirs.val_accuracy)
+    assert (ours.best_epoch, ours.val_score) == (theirs.best_epoch, theirs.val_score)
     assert all(torch.equal(p, q) for p, q in zip(weights(ours), weights(theirs), strict=True))
 
 

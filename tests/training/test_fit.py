@@ -48,7 +48,7 @@ def foreign(seed: int = 0, norm: bool = False) -> Foreign:
 
 def best_by_hand(result: Fit) -> int:
     """The first epoch, counted from 1, with the lowest loss among those with the highest accuracy."""
-    history = zip(result.history.val_accuracy.tolist(), result.history.val_loss.tolist(), strict=True)
+    history = zip(result.history.val_score.tolist(), result.history.val_loss.tolist(), strict=True)
     ranked = [(-acc, loss, epoch) for epoch, (acc, loss) in enumerate(history, 1)]
     return min(ranked)[2]
 
@@ -69,8 +69,8 @@ def test_best_weights_on_validation_are_kept(name: str) -> None:
         assert not result.model.training
         assert result.best_epoch == best_by_hand(result)
         at = result.best_epoch - 1
-        assert result.val_accuracy == float(result.history.val_accuracy.max()) == float(result.history.val_accuracy[at])
-        assert accuracy(result.model, data, result.split.val) == pytest.approx(result.val_accuracy, abs=1e-6)
+        assert result.val_score == float(result.history.val_score.max()) == float(result.history.val_score[at])
+        assert accuracy(result.model, data, result.split.val) == pytest.approx(result.val_score, abs=1e-6)
         assert validate_by_hand(result, data) == pytest.approx(float(result.history.val_loss[at]), rel=1e-9)
 
 
@@ -130,7 +130,7 @@ def test_ties_are_broken_by_the_loss() -> None:
     model = MLP(WORDS, 8, CLASSES, dropout=0.0).to(F64)
     model.reset_parameters(torch.Generator().manual_seed(0))
     result = fit(model, data, TrainConfig(epochs=30, lr=0.02, weight_decay=0), split=split)
-    hits = result.history.val_accuracy == 1
+    hits = result.history.val_score == 1
     assert hits.sum() > 1
     assert result.best_epoch == best_by_hand(result)
     assert result.best_epoch > int(hits.nonzero()[0]) + 1
@@ -145,7 +145,7 @@ def test_initial_weights_are_kept_if_no_loss_is_finite() -> None:
     assert result.best_epoch == 0
     assert result.diverged
     assert repr(result).startswith("Fit(GCN, diverged, epoch 0 of 15, ")
-    assert result.val_accuracy == -1
+    assert result.val_score == -1
     assert all(torch.equal(p, q) for p, q in zip(result.model.parameters(), start, strict=True))
 
 
@@ -172,7 +172,7 @@ def test_masks_equal_a_split_and_data_may_be_on_another_device(name: str, device
     by_masks = fit(spec.model, apply_split(data, spec.split), spec.config, device=device)
     by_split = fit(other.model, data, other.config, split=other.split, device=device)
     assert torch.equal(by_masks.history.val_loss, by_split.history.val_loss)
-    assert accuracy(by_split.model, data, spec.split.val) == pytest.approx(by_split.val_accuracy, abs=1e-6)
+    assert accuracy(by_split.model, data, spec.split.val) == pytest.approx(by_split.val_score, abs=1e-6)
     assert predict(by_split.model, data).device == data.y.device
 
 
@@ -186,7 +186,7 @@ def test_edge_weights_are_used_in_training_and_prediction(name: str) -> None:
     assert not torch.allclose(ours.history.val_loss, other.history.val_loss)
     assert torch.equal(predict(ours.model, weighted), predict(ours.model, empty))
     assert not torch.equal(predict(ours.model, weighted), predict(ours.model, plain))
-    assert accuracy(ours.model, weighted, ours.split.val) == pytest.approx(ours.val_accuracy, abs=1e-6)
+    assert accuracy(ours.model, weighted, ours.split.val) == pytest.approx(ours.val_score, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["asgnn", "gcn", "gcn-svd"])
@@ -224,7 +224,7 @@ def test_a_foreign_module_is_trained(norm: bool) -> None:
     assert not model.training
     assert result.history.train_loss[-5:].mean() < result.history.train_loss[:5].mean()
     assert result.best_epoch == best_by_hand(result)
-    assert accuracy(model, data, SPLIT.val) == pytest.approx(result.val_accuracy, abs=1e-6)
+    assert accuracy(model, data, SPLIT.val) == pytest.approx(result.val_score, abs=1e-6)
     assert result.best_epoch < 150
     # the state of the best epoch, batch statistics included
     best_loss = float(result.history.val_loss[result.best_epoch - 1])
@@ -382,6 +382,13 @@ BAD_SETTINGS = {
     "a seed too large": ("seed must be a whole number", lambda: TrainConfig(seed=2**62)),
     "negative decay": (r"weight_decay must be a number in \[0, inf\)", lambda: TrainConfig(weight_decay=-1)),
     "negative rate of scalars": (r"scalar_lr must be a number in \[0, inf\)", lambda: TrainConfig(scalar_lr=-1)),
+    "no patience": ("patience must be a whole number from 1", lambda: TrainConfig(patience=0)),
+    "fractional patience": ("patience must be a whole number", lambda: TrainConfig(patience=2.5)),  # type: ignore[arg-type]
+    "unknown metric": ("metric must be one of accuracy, roc_auc", lambda: TrainConfig(metric="f1")),  # type: ignore[arg-type]
+    "ROC-AUC of three classes": (
+        "needs two classes; a validation node has another label",
+        lambda: fit_many([trial("gcn", 0, metric="roc_auc")], graph()),
+    ),
     "empty batches": (
         r"batch_size must be a whole number from 1 to \d+; it is 0",
         lambda: fit_many(four("gcn"), graph(), batch_size=0),

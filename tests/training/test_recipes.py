@@ -111,7 +111,7 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "no such class": ("torch_geometric.nn has no class 'Nope'", {"model": "torch_geometric.nn:Nope"}),
     "no module": ("torch has no class 'tensor' that is a torch.nn.Module", {"model": "torch:tensor"}),
     "unknown setting": (
-        "GCN has no setting depth, x; its settings are dropout, epochs, hidden_channels, lr, num_layers, scalar_lr",
+        "GCN has no setting depth, x; its settings are dropout, epochs, hidden_channels, lr, metric, num_layers",
         {"model": "gcn", "x": 1, "depth": 3},
     ),
     "the seed": ("GCN has no setting seed", {"model": "gcn", "seed": 1}),

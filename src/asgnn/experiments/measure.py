@@ -118,7 +118,7 @@ def train(
 
 def _figures(fit: Fit, graph: Graph) -> dict[str, float]:
     y, kept = labels_of(graph.data).cpu(), max(fit.best_epoch - 1, 0)
-    found = {"val": 100 * fit.val_accuracy, "val_loss": float(fit.history.val_loss[kept])}
+    found = {"val": 100 * fit.val_score, "val_loss": float(fit.history.val_loss[kept])}
     found |= _on_nodes("test", fit.logits[0], y, fit.split.test)
     if graph.flips is not None:
         found |= _on_nodes("clean_test", fit.logits[1], y, fit.split.test)

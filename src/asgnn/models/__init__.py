@@ -5,6 +5,7 @@ from asgnn.models.appnp import APPNP
 from asgnn.models.asgnn import ASGNN, ASMP
 from asgnn.models.base import NodeClassifier, stack, unstack
 from asgnn.models.elastic import ElasticGNN
+from asgnn.models.ensemble import Ensemble
 from asgnn.models.gat import GAT
 from asgnn.models.gcn import GCN
 from asgnn.models.gcn_jaccard import GCNJaccard
@@ -29,6 +30,7 @@ __all__ = [
     "SGC",
     "AirGNN",
     "ElasticGNN",
+    "Ensemble",
     "GCNJaccard",
     "GNNGuard",
     "NodeClassifier",

@@ -1,7 +1,7 @@
 """Training of one trial or of many trials as one batch, recipes, and evaluation."""
 
 from asgnn.training.config import TrainConfig, Trial
-from asgnn.training.evaluate import accuracy, predict
+from asgnn.training.evaluate import accuracy, predict, roc_auc
 from asgnn.training.fit import Fit, History, fit, fit_many
 from asgnn.training.recipes import RECIPES, Recipe, recipe, training_of
 
@@ -17,5 +17,6 @@ __all__ = [
     "fit_many",
     "predict",
     "recipe",
+    "roc_auc",
     "training_of",
 ]

@@ -24,7 +24,7 @@ from asgnn.models.layers import Streams
 from asgnn.progress import Progress
 from asgnn.settings import check_count
 from asgnn.threads import one_thread
-from asgnn.training.config import TrainConfig, Trial
+from asgnn.training.config import MAX_EPOCHS, TrainConfig, Trial
 from asgnn.training.optimizer import TrialAdam
 from asgnn.training.recipes import training_of
 
@@ -37,15 +37,17 @@ ONE_THREAD_BELOW = 2**22
 # every recipe stays below a peak of 1.1 at its own learning rate; GCN, APPNP and MLP that pass 10 have lost most of
 # their accuracy.
 MAX_RISE, MAX_PEAK, MAX_LOSS = 2, 10, 1e6
+# Epochs between two checks whether all trials of a batch have stopped, else 10: on a GPU a check waits for the device.
+CHECK_EVERY = {"cpu": 1}
 
 
 @dataclass(frozen=True)
 class History:
-    """One value per epoch, each (epochs,)."""
+    """One value per epoch, each (epochs,); shorter if the trial stopped before."""
 
     train_loss: Tensor
     val_loss: Tensor
-    val_accuracy: Tensor
+    val_score: Tensor
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,14 +58,15 @@ class Fit:
         model: the trained model, with the weights of ``best_epoch``.
         config: the training settings.
         split: the split.
-        best_epoch: the epoch, counted from 1, with the highest validation accuracy, then the lowest validation loss; 0
+        best_epoch: the epoch, counted from 1, with the highest validation score, then the lowest validation loss; 0
             if no loss was finite.
-        val_accuracy: the validation accuracy at that epoch, in [0, 1]; −1 if there is none.
+        val_score: the validation score at that epoch, the accuracy or the ROC-AUC (``config.metric``), in [0, 1]; −1
+            if there is none.
         diverged: whether the loss became infinite or NaN, or ended far above the loss of a uniform guess. The results
             then say nothing about the model.
         logits: (N, C) the scores at that epoch without dropout, on ``data`` and on each graph in ``also_on``; on the
             CPU.
-        history: losses and accuracy of every epoch.
+        history: losses and validation score of every epoch.
         seconds: wall time of the batch divided by its number of trials.
         batch: the number of trials in the batch.
     """
@@ -72,7 +75,7 @@ class Fit:
     config: TrainConfig
     split: Split
     best_epoch: int
-    val_accuracy: float
+    val_score: float
     diverged: bool
     logits: tuple[Tensor, ...]
     history: History
@@ -80,7 +83,8 @@ class Fit:
     batch: int
 
     def __repr__(self) -> str:
-        result = "diverged" if self.diverged else f"{self.val_accuracy:.1%} on validation"
+        score = f"{self.val_score:.1%}" if self.config.metric == "accuracy" else f"ROC-AUC {self.val_score:.3f}"
+        result = "diverged" if self.diverged else f"{score} on validation"
         return (
             f"Fit({type(self.model).__name__}, {result}, epoch {self.best_epoch} of {self.config.epochs}, "
             f"{self.seconds:.1f} s)"
@@ -124,7 +128,8 @@ def fit_many(
 
     Each trial has its own learning rates, weight decay, dropout, initial weights, scalars, seed and split. Its result
     is the one it would get alone, up to rounding. Results have the order of the trials, and the models are trained in
-    place. If trials diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
+    place. A trial with ``patience`` stops for itself, and the batch ends when all its trials have stopped. If trials
+    diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
 
     Args:
         trials: the trials to train.
@@ -216,24 +221,31 @@ class _Runner:
         self.train = _Nodes([t.split.train for t in trials], y, dtype)
         self.val = _Nodes([t.split.val for t in trials], y, dtype)
         self.max_label = max(int(self.train.y.max()), int(self.val.y.max()))
+        self.by_auc = configs[0].metric == "roc_auc"
+        if self.by_auc:
+            self.val.check_two_classes()
 
     def run(self, report: Callable[[int], object]) -> list[Fit]:
         start = time.perf_counter()
         model, count, epochs = self.model, len(self.trials), self.trials[0].config.epochs
-        best = _Best(model.trained_tensors(), self.val)
+        best = _Best(model.trained_tensors(), self.val, [trial.config.patience for trial in self.trials])
+        check_every = CHECK_EVERY.get(self.y.device.type, 10)
 
         def run_epoch() -> Tensor:
-            """(3, T) training loss, validation loss and validation accuracy; updates all state in place."""
+            """(3, T) training loss, validation loss and validation score; updates all state in place."""
             train_loss = self._step()
-            val_loss, val_accuracy = self._validate()
-            best.update(model.trained_tensors(), val_loss, val_accuracy)
-            return torch.stack([train_loss, val_loss, val_accuracy])
+            val_loss, val_score = self._validate()
+            best.update(model.trained_tensors(), val_loss, val_score)
+            return torch.stack([train_loss, val_loss, val_score])
 
         next_epoch = _CudaGraph(run_epoch) if self.y.is_cuda and model.repeatable else run_epoch
         rows: list[Tensor] = []
         for epoch in range(1, epochs + 1):
             rows.append(next_epoch())
             report(epoch)
+            if epoch < epochs and epoch % check_every == 0 and best.all_stopped():
+                report(epochs)
+                break
         with torch.no_grad():
             for tensor, value in zip(model.trained_tensors(), best.state, strict=True):
                 tensor.copy_(value)
@@ -244,21 +256,21 @@ class _Runner:
             single.eval()
         history = torch.stack(rows).cpu()  # (epochs, 3, T)
         seconds = (time.perf_counter() - start) / count
-        results = zip(self.trials, best.epoch.tolist(), best.accuracy.tolist(), strict=True)
+        results = zip(self.trials, best.epoch.tolist(), best.score.tolist(), best.last.tolist(), strict=True)
         return [
             Fit(
                 trial.model,
                 trial.config,
                 trial.split,
                 int(epoch),
-                float(accuracy),
-                epoch == 0 or _diverged(history[:, :2, i], logits[0].size(-1)),
+                float(score),
+                epoch == 0 or _diverged(history[:last, :2, i], logits[0].size(-1)),
                 tuple(out[i] for out in logits),
-                History(*history[:, :, i].unbind(1)),
+                History(*history[:last, :, i].unbind(1)),
                 seconds,
                 count,
             )
-            for i, (trial, epoch, accuracy) in enumerate(results)
+            for i, (trial, epoch, score, last) in enumerate(results)
         ]
 
     def _losses(self) -> Tensor:
@@ -269,6 +281,8 @@ class _Runner:
                 f"The model has {logits.size(-1)} classes, but a training or validation node has label "
                 f"{self.max_label}; labels must be below the number of classes."
             )
+        if self.by_auc and logits.size(-1) != 2:
+            raise ConfigError(f'metric="roc_auc" needs two classes; the model has {logits.size(-1)}.')
         return self.train.losses(self.train.of(logits))
 
     def _step(self) -> Tensor:
@@ -286,7 +300,7 @@ class _Runner:
     def _validate(self) -> tuple[Tensor, Tensor]:
         self.model.eval()
         logits = self.val.of(self.model(*self.graphs[0], rng=self.rng))
-        return self.val.losses(logits), self.val.accuracy(logits)
+        return self.val.losses(logits), self.val.roc_auc(logits) if self.by_auc else self.val.accuracy(logits)
 
 
 def _diverged(losses: Tensor, classes: int) -> bool:
@@ -303,22 +317,34 @@ def _diverged(losses: Tensor, classes: int) -> bool:
 class _Best:
     """The weights of the best epoch so far for each trial, updated in place."""
 
-    def __init__(self, state: Sequence[Tensor], val: _Nodes) -> None:
+    def __init__(self, state: Sequence[Tensor], val: _Nodes, patience: Sequence[int | None]) -> None:
         self.state = [p.detach().clone() for p in state]
-        self.accuracy = torch.full_like(val.size, -1.0)
+        self.score = torch.full_like(val.size, -1.0)
         self.loss = torch.full_like(val.size, torch.inf)
         self.epoch = torch.zeros_like(val.size, dtype=torch.int64)
         self.now = torch.zeros_like(self.epoch[0])
+        # A trial that has stopped is still computed with its batch, but what it kept does not change any more.
+        self.stops = any(epochs is not None for epochs in patience)
+        self.patience = self.epoch.new_tensor([MAX_EPOCHS + 1 if epochs is None else epochs for epochs in patience])
+        self.stopped = torch.zeros_like(self.epoch, dtype=torch.bool)
+        self.last = torch.zeros_like(self.epoch)  # the last epoch before a trial stopped
 
     @torch.no_grad()
-    def update(self, state: Sequence[Tensor], loss: Tensor, accuracy: Tensor) -> None:
+    def update(self, state: Sequence[Tensor], loss: Tensor, score: Tensor) -> None:
         self.now += 1
-        better = (accuracy > self.accuracy) | ((accuracy == self.accuracy) & (loss < self.loss))
+        torch.where(self.stopped, self.last, self.now, out=self.last)
+        better = (score > self.score) | ((score == self.score) & (loss < self.loss))
         better &= loss.isfinite()
-        for kept, value in ((self.accuracy, accuracy), (self.loss, loss), (self.epoch, self.now)):
+        better &= ~self.stopped
+        for kept, value in ((self.score, score), (self.loss, loss), (self.epoch, self.now)):
             torch.where(better, value, kept, out=kept)
         for kept, value in zip(self.state, state, strict=True):
             torch.where(better.view(-1, *(1,) * (kept.dim() - 1)), value, kept, out=kept)
+        self.stopped |= self.now - self.epoch >= self.patience
+
+    def all_stopped(self) -> bool:
+        """Whether every trial has stopped; without patience the device is not asked."""
+        return self.stops and bool(self.stopped.all())
 
 
 class _CudaGraph:
@@ -374,6 +400,30 @@ class _Nodes:
         hits = (logits.argmax(-1) == self.y) & (self.weight > 0)
         return hits.sum(-1).to(self.weight.dtype) / self.size
 
+    def check_two_classes(self) -> None:
+        """Raise unless every trial has nodes of class 0 and of class 1, and of no other."""
+        real = self.weight > 0
+        if bool(((self.y > 1) & real).any()):
+            raise GraphError('metric="roc_auc" needs two classes; a validation node has another label than 0 and 1.')
+        for label in (0, 1):
+            if not bool(((self.y == label) & real).any(-1).all()):
+                raise GraphError(f'metric="roc_auc" needs validation nodes of both classes; none has label {label}.')
+
+    def roc_auc(self, logits: Tensor) -> Tensor:
+        """(T,) the share of pairs of a node of class 1 and one of class 0 that the scores order rightly; ties are half.
+
+        From counts of pairs, so that equal counts give exactly equal values. Time O(size log size) per trial.
+        """
+        score = logits[..., 1] - logits[..., 0]
+        real = self.weight > 0
+        positive, negative = (self.y == 1) & real, (self.y == 0) & real
+        # nodes that are not negative are sorted behind the others
+        below = score.masked_fill(~negative, torch.inf).sort(-1).values
+        negatives = negative.sum(-1, keepdim=True)
+        ranks = [torch.searchsorted(below, score, right=right).minimum(negatives) for right in (False, True)]
+        twice = ((ranks[0] + ranks[1]) * positive).sum(-1)
+        return (twice.double() / (2 * positive.sum(-1) * negatives.squeeze(-1))).to(self.weight.dtype)
+
 
 def _batches(
     models: Sequence[NodeClassifier],
@@ -387,7 +437,7 @@ def _batches(
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (model, trial) in enumerate(zip(models, trials, strict=True)):
         dtype = next((p.dtype for p in model.parameters()), None)
-        groups.setdefault((model.batch_key, trial.config.epochs, dtype), []).append(i)
+        groups.setdefault((model.batch_key, trial.config.epochs, trial.config.metric, dtype), []).append(i)
     for group in groups.values():
         size = max(1, _memory(device) // _bytes_per_trial(models[group[0]], features, adj))
         size = min(size, batch_size or size)
