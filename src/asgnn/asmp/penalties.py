@@ -4,9 +4,10 @@ For fixed H, an entry of S with target a and cost z ≥ 0 minimises :math:`s z +
 
 .. math:: \gamma' = \gamma + \mu_2, \qquad a' = a \gamma / (\gamma + \mu_2)
 
-and a convex f ≥ 0 with f(1) = 0. The minimiser is :math:`s^* = a' w(u)` at :math:`u = z / 2\gamma'`, with w falling from
-w(0) = 1. Here f is called the divergence and w the weight. ``penalty="quadratic"``, the penalty of the paper, is not of
-this form if a < 1, and has its own code in the backends. ``docs/maths.md`` has the proofs.
+and a convex f ≥ 0 with f(1) = 0. The minimiser is :math:`s^* = a' w(u)` with :math:`u = z / 2\gamma'`, where w falls
+from w(0) = 1. Here f is called the divergence and w the weight. ``penalty="quadratic"``, the penalty of the paper, is
+:math:`\gamma'(s - a')^2` up to a constant. This is of the same form only if a′ = 1, so it is not in the table here.
+``docs/maths.md`` has the proofs.
 """
 
 from __future__ import annotations

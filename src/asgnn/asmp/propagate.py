@@ -46,7 +46,7 @@ def _on_gpu(x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> St
 
 
 def _has_kernels(scheme: Scheme) -> bool:
-    return scheme.normalization == "rw" and not scheme.unit_norm and scheme.penalty == "quadratic"
+    return scheme.normalization == "rw" and not scheme.unit_norm
 
 
 BACKENDS: dict[str, Callable[[Tensor, Adjacency, ASMPParams, Scheme], Steps]] = {
