@@ -270,7 +270,9 @@ JUDGING: dict[str, Planted] = {
     "planted-strong": Planted("strong features", 1600, 6, 8, 0.4, Gaussian(30, 3.0), 105),
     "planted-words": Planted("weak binary features, few false edges", 2200, 10, 6, 0.02, Words(600, 12, 0.1), 106),
     "planted-one-percent": Planted("labels for 1 %", 3000, 4, 5, 0.2, Gaussian(30, 1.2), 107, ONE_PERCENT),
-    "planted-five-per-class": Planted("5 labels per class", 2100, 7, 6, 0.15, Words(800, 15, 0.15), 108, FIVE_PER_CLASS),
+    "planted-five-per-class": Planted(
+        "5 labels per class", 2100, 7, 6, 0.15, Words(800, 15, 0.15), 108, FIVE_PER_CLASS
+    ),
     "planted-2-classes": Planted("two classes", 1500, 2, 8, 0.25, Gaussian(30, 0.8), 109),
     "planted-20-classes": Planted("twenty classes", 3000, 20, 8, 0.4, Gaussian(30, 1.6), 110),
     "planted-unbalanced": Planted("classes of 70, 20, 10 %", 2000, (0.7, 0.2, 0.1), 9, 0.2, Gaussian(30, 1.0), 111),
