@@ -6,7 +6,7 @@ import hashlib
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from asgnn.experiments.values import Case, Outcome, SplitName, Training, regular
 from asgnn.graphs import (
     Perturbation,
     Split,
+    find_dataset,
     labels_of,
     load_dataset,
     load_own,
@@ -75,11 +76,12 @@ def _load_flips(case: Case, root: str | Path | None) -> Perturbation | None:
 
 
 def find_split(name: SplitName, data: Data, dataset: str, root: str | Path | None = None) -> Split:
+    """The split of a graph by its name; random splits follow the rule of the dataset."""
+    if name.trial is None and name.of_trial(dataset, 0) != name:
+        raise ConfigError(f"Each trial has its own {name} split; choose one, such as {name}:0.")
     if name.kind == "published":
-        return published_split(dataset, root)
-    if name.trial is None:
-        raise ConfigError("Each trial has its own random split; choose one, such as random:0.")
-    return random_split(data, name.trial)
+        return published_split(dataset, root, number=name.trial)
+    return random_split(data, name.trial or 0, **asdict(find_dataset(dataset).rule))
 
 
 def train(
