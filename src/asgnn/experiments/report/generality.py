@@ -49,6 +49,10 @@ class Generality:
     lines: tuple[GraphLine, ...]
     findings: tuple[str, ...]
 
+    @property
+    def labels(self) -> list[str]:
+        return [self.table.labels[row.name] for row in self.table.rows]
+
 
 def generality(table: ReportTable) -> Generality:
     """The lines of the graphs for which there is a result."""
