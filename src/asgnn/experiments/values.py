@@ -288,7 +288,8 @@ class Choice(Record):
     Attributes:
         table: the name of the specification, such as "table1" or, on random splits, "table1-random".
         rule: "validation", "attacked validation" (on validation nodes attacked like the test nodes) or "none".
-        search: the grid that was searched: "paper", "wide", "small" or "none".
+        search: what was searched: a grid ("paper", "wide" or "small"), candidates of asgnn.training.tune ("tune",
+            "tune-N", "portfolio", or "small" for a tuned row) or "none".
         tried: the number of settings tried.
         trainings: the keys of the reported trials, in the order of their seeds.
     """
@@ -310,16 +311,20 @@ class Choice(Record):
         return key_of({**asked, **self.case.as_dict(), "trials": len(self.trainings)})
 
 
+ENSEMBLE = "ensemble"
+
+
 @dataclass(frozen=True)
 class Series:
-    """Measurements of a trained model layer by layer, which a figure shows.
+    """Measurements of trained models beside their outcomes: layer by layer, which a figure shows, or together.
 
     Attributes:
         training: the key of the training.
         kind: "objective" (content: "trained", the number of layers in training, and "terms", a list with the value of
             each term by name at the start and after each layer) or "weights" (content: "clean" and, if edges were
             added, "added", each a list with the quantiles "q05", "q25", "q50", "q75", "q95" and the "mean" of the edge
-            weights at the start and after each layer).
+            weights at the start and after each layer); or :data:`ENSEMBLE` (of the first of the trainings of a
+            :class:`Choice`; content: "trials", their number, and "figures", those of their mean probability by name).
     """
 
     training: str
