@@ -14,6 +14,7 @@ from asgnn.graphs.flips import POISONED, Perturbation, diff, load_poisoned, publ
 from asgnn.graphs.own import OWN_FLIPS, load_own, own_source, own_split
 from asgnn.graphs.planted import JUDGING, PLANTED, TUNING, Gaussian, Words, planted_graph
 from asgnn.graphs.prepare import prepare
+from asgnn.graphs.prior import FeaturePrior
 from asgnn.graphs.published_splits import PUBLISHED_SPLITS, check_published, count_published, published_split
 from asgnn.graphs.sources import Source, fetch, read_npz
 from asgnn.graphs.splits import Split, SplitRule, apply_split, random_split, split_of
@@ -27,6 +28,7 @@ __all__ = [
     "PUBLISHED_SPLITS",
     "TUNING",
     "Dataset",
+    "FeaturePrior",
     "Gaussian",
     "Perturbation",
     "Source",
