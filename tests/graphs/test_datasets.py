@@ -1,4 +1,5 @@
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from sklearn.datasets import load_digits
 from asgnn.errors import ConfigError, DataCorrupt, DataUnavailable
 from asgnn.graphs import (
     DATASETS,
+    PLANTED,
     Dataset,
     Source,
     SplitRule,
     available,
+    count_published,
     find_dataset,
     from_scipy,
     load_dataset,
@@ -153,6 +156,31 @@ def test_hyphens_are_underscores():
 def test_names_of_earlier_versions():
     assert find_dataset("chameleon_filtered") is DATASETS["chameleon"]
     assert find_dataset("squirrel-filtered") is DATASETS["squirrel"]
+
+
+def test_the_page_lists_every_dataset():
+    text = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    rows = [[cell.strip(" `").replace(",", "") for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    listed = {row[0]: row[1:] for row in rows if row and row[0] in DATASETS}
+    assert listed.keys() == DATASETS.keys()
+    for name, (nodes, edges, features, classes) in FACTS.items():
+        dataset = DATASETS[name]
+        if name not in PLANTED:
+            assert listed[name][:4] == [str(number) for number in (nodes, edges, features, classes)]
+            assert listed[name][5] == dataset.metric
+            assert listed[name][4].startswith(
+                ("10 published", "published", "random")[(10, 1, 0).index(count_published(name))]
+            )
+            continue
+        one, (_, shown, degree, false, kind, columns, train) = PLANTED[name], listed[name]
+        assert shown.count("/") == (0 if isinstance(one.classes, int) else classes - 1)
+        assert [float(degree), float(false.rstrip(" %")), int(columns)] == [
+            one.degree,
+            round(100 * one.false_edges, 9),
+            features,
+        ]
+        assert one.features is None or kind.endswith(f" {one.features.signal:g}")
+        assert train == (f"{100 * one.rule.train:g} %" if one.rule.train else f"{one.rule.train_per_class} per class")
 
 
 def test_metrics_and_rules():
