@@ -7,7 +7,6 @@ from torch import Tensor
 
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.objective import MIN_DEGREE
-from asgnn.asmp.penalties import MCP_PEAK
 from asgnn.kernels import load
 
 
@@ -49,5 +48,5 @@ class GpuSteps(EdgeSteps):
             out: Tensor = self.steps.PaperSStep.apply(h, s, self.s_coefficients, self.weight, self.adj, MIN_DEGREE)
         else:
             parts = h, self.x, s, self.s_coefficients, self.weight, self.adj
-            out = self.steps.DegreeSStep.apply(*parts, self.scheme.penalty, MCP_PEAK)
+            out = self.steps.DegreeSStep.apply(*parts, self.scheme.penalty)
         return out

@@ -20,7 +20,6 @@ from torch import Tensor
 
 TINY = 1e-30  # keeps logarithms and their derivatives finite
 MIN_STRENGTH = 1e-6  # lower bound on γ′, only active if γ + μ₂ is almost 0
-MCP_PEAK = 2.0  # an MCP weight is 1 up to u = 1/PEAK² and 0 from u = 1; a power of 2, so that w is exactly 1 there
 
 
 @dataclass(frozen=True)
@@ -55,19 +54,12 @@ def damping(eta2: Tensor, strength: Tensor) -> Tensor:
     return (2 * eta2 * strength).clamp(0, 1)
 
 
-def _mcp_weight(u: Tensor) -> Tensor:
-    """u^(−1/2) − 1, the weight of RUNG, scaled and capped so that w falls from 1 at u = 1/PEAK² to 0 at u = 1."""
-    return (u.clamp(MCP_PEAK**-2, 1).rsqrt() - 1) / (MCP_PEAK - 1)
-
-
-def _mcp_divergence(r: Tensor) -> Tensor:
-    """The f with f′(r) = −u where w(u) = r; beyond r = 1, which only the start S = A reaches, it rises linearly."""
-    k = 1 / (MCP_PEAK - 1)
-    return k**2 / (k + r.clamp(max=1)) - k**2 / (k + 1) + (r - 1).clamp(min=0) / MCP_PEAK**2
-
-
 PENALTIES = {
     "entropic": Penalty(lambda u: (-u.clamp(min=0)).exp(), lambda r: r * r.clamp(min=TINY).log() - r + 1),
     "cauchy": Penalty(lambda u: 1 / (1 + u.clamp(min=0)), lambda r: r - 1 - r.clamp(min=TINY).log()),
-    "mcp": Penalty(_mcp_weight, _mcp_divergence),
+    # The weight of RUNG, capped at 1. Beyond r = 1, which only the start S = A reaches, f rises linearly.
+    "mcp": Penalty(
+        lambda u: u.clamp(0.25, 1).rsqrt() - 1,
+        lambda r: 1 / (1 + r.clamp(max=1)) - 0.5 + (r - 1).clamp(min=0) / 4,
+    ),
 }

@@ -60,12 +60,12 @@ class DegreeSStep(torch.autograd.Function):
     """The structure step of q with c (5, T); self-loops stay 1.
 
     With u = c₂ + c₃(e_i + e_j) + c₄‖h_i − h_j‖² it is c₀S + c₁A − u, clipped to [0, 1], for the quadratic penalty and
-    c₀S + c₁A·w(u) for another one, whose w is that of :mod:`asgnn.asmp.penalties`. ``peak`` is the parameter of "mcp".
+    c₀S + c₁A·w(u) for another one, whose w is that of :mod:`asgnn.asmp.penalties`.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, h: Tensor, x: Tensor, s: Tensor, c: Tensor, weight: Tensor, adj: Adjacency, penalty: str, peak: float
+        ctx: Any, h: Tensor, x: Tensor, s: Tensor, c: Tensor, weight: Tensor, adj: Adjacency, penalty: str
     ) -> Tensor:
         h, x, s, c = (part.contiguous() for part in (h, x, s, c))
         # for the backward pass: where S was not clipped, or u
@@ -74,9 +74,9 @@ class DegreeSStep(torch.autograd.Function):
         shape, blocks = tile(h)
         _degree_s_step[triton.cdiv(s.size(0), shape["ENTRIES"]), blocks](
             adj.row, adj.col, weight, s, h, x, c, out, seen, s.size(0), *h.shape[1:],
-            PENALTY=penalty, PEAK=peak, **shape,
+            PENALTY=penalty, **shape,
         )  # fmt: skip
-        ctx.adj, ctx.penalty, ctx.peak = adj, penalty, peak
+        ctx.adj, ctx.penalty = adj, penalty
         ctx.save_for_backward(h, x, s, c, weight, seen)
         return out
 
@@ -91,10 +91,10 @@ class DegreeSStep(torch.autograd.Function):
         shape, blocks = tile(h)
         _degree_s_step_back[h.size(0), blocks](
             adj.crow, adj.col, adj.reverse, weight, s, h, x, c, seen, grad, to_h, to_x, to_s, by_weight, parts,
-            *h.shape, PENALTY=ctx.penalty, PEAK=ctx.peak, TO_WEIGHT=by_weight is not None, **shape,
+            *h.shape, PENALTY=ctx.penalty, TO_WEIGHT=by_weight is not None, **shape,
         )  # fmt: skip
         to_weight = None if by_weight is None else by_weight.sum(1)
-        return to_h, to_x, to_s, parts.sum(1), to_weight, None, None, None
+        return to_h, to_x, to_s, parts.sum(1), to_weight, None, None
 
 
 class PaperSStep(torch.autograd.Function):
@@ -155,7 +155,7 @@ def _where_free(grad, free, at, mask):
 
 
 @triton.jit
-def _weight(u, PENALTY: tl.constexpr, PEAK: tl.constexpr):
+def _weight(u, PENALTY: tl.constexpr):
     """w(u) and its derivative; a negative u counts as 0."""
     positive = tl.maximum(u, 0.0)
     if PENALTY == "entropic":
@@ -165,10 +165,9 @@ def _weight(u, PENALTY: tl.constexpr, PEAK: tl.constexpr):
         w = 1 / (1 + positive)
         slope = tl.where(u >= 0, -w * w, 0.0)
     else:  # "mcp"
-        low: tl.constexpr = 1 / (PEAK * PEAK)
-        root = 1 / tl.sqrt(tl.minimum(tl.maximum(u, low), 1.0))
-        w = tl.minimum((root - 1) / (PEAK - 1), 1.0)
-        slope = tl.where((u >= low) & (u <= 1), -root * root * root / (2 * (PEAK - 1)), 0.0)
+        root = 1 / tl.sqrt(tl.minimum(tl.maximum(u, 0.25), 1.0))
+        w = root - 1
+        slope = tl.where((u >= 0.25) & (u <= 1), -root * root * root / 2, 0.0)
     return w, slope
 
 
@@ -242,7 +241,7 @@ def _h_step_back(
 @triton.jit
 def _degree_s_step(
     row, col, weight, s, h, x, coefficients, out, seen, entries, channels, trials,
-    PENALTY: tl.constexpr, PEAK: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+    PENALTY: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
@@ -269,7 +268,7 @@ def _degree_s_step(
         tl.store(seen + at, ((new >= 0) & (new <= 1) & (loop == 0)).to(tl.uint8), mask=mask)
     else:
         u = c2 + c3 * from_x + c4 * distance
-        w, _ = _weight(u, PENALTY, PEAK)
+        w, _ = _weight(u, PENALTY)
         new = old + c1 * a * w
         tl.store(seen + at, u, mask=mask)
     tl.store(out + at, tl.where(loop, 1.0, tl.minimum(tl.maximum(new, 0.0), 1.0)), mask=mask)
@@ -278,7 +277,7 @@ def _degree_s_step(
 @triton.jit
 def _degree_s_step_back(
     crow, col, reverse, weight, s, h, x, coefficients, seen, grad, to_h, to_x, to_s, by_weight, parts,
-    nodes, channels, trials, PENALTY: tl.constexpr, PEAK: tl.constexpr, TO_WEIGHT: tl.constexpr,
+    nodes, channels, trials, PENALTY: tl.constexpr, TO_WEIGHT: tl.constexpr,
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     """∂/∂h_i = −2 Σ_j (m_ij + m_ji)(c₄(h_i − h_j) + c₃(h_i − x_i)) with −m the gradient in u.
@@ -311,7 +310,7 @@ def _degree_s_step_back(
         else:
             edge = mask & (j != node)[:, None]
             g = tl.load(grad + at, mask=edge, other=0.0)
-            w, slope = _weight(tl.load(seen + at, mask=mask, other=0.0), PENALTY, PEAK)
+            w, slope = _weight(tl.load(seen + at, mask=mask, other=0.0), PENALTY)
             by_u = -c1[None, :] * a * slope
             m = by_u * g
             m_back = by_u * tl.load(grad + at_back, mask=edge, other=0.0)  # u and A are symmetric
