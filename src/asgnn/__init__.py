@@ -36,7 +36,7 @@ from asgnn.models import (
     SoftMedianGCN,
     purify,
 )
-from asgnn.training import Fit, TrainConfig, Trial, accuracy, fit, fit_many, predict, recipe, roc_auc
+from asgnn.training import Fit, TrainConfig, Trial, Tuned, accuracy, fit, fit_many, predict, recipe, roc_auc, tune
 from asgnn.version import __version__
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "Split",
     "TrainConfig",
     "Trial",
+    "Tuned",
     "__version__",
     "accuracy",
     "asmp",
@@ -84,5 +85,6 @@ __all__ = [
     "random_split",
     "recipe",
     "roc_auc",
+    "tune",
     "validate",
 ]
