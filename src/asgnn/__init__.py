@@ -38,7 +38,7 @@ from asgnn.models import (
     Witness,
     purify,
 )
-from asgnn.training import Fit, TrainConfig, Trial, accuracy, fit, fit_many, predict, recipe, roc_auc
+from asgnn.training import Fit, TrainConfig, Trial, Tuned, accuracy, fit, fit_many, predict, recipe, roc_auc, tune
 from asgnn.version import __version__
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "Split",
     "TrainConfig",
     "Trial",
+    "Tuned",
     "Witness",
     "__version__",
     "accuracy",
@@ -89,5 +90,6 @@ __all__ = [
     "random_split",
     "recipe",
     "roc_auc",
+    "tune",
     "validate",
 ]

@@ -23,6 +23,7 @@ KINDS = {
     "gat": models.GAT,
     "appnp": models.APPNP,
     "mlp": models.MLP,
+    "logistic": models.MLP,
     "elastic": models.ElasticGNN,
     "airgnn": models.AirGNN,
     "softmedian": models.SoftMedianGCN,

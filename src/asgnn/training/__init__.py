@@ -4,19 +4,24 @@ from asgnn.training.config import TrainConfig, Trial
 from asgnn.training.evaluate import accuracy, predict, roc_auc
 from asgnn.training.fit import Fit, History, fit, fit_many
 from asgnn.training.recipes import RECIPES, Recipe, recipe, training_of
+from asgnn.training.tune import PORTFOLIO, Tuned, candidates, tune
 
 __all__ = [
+    "PORTFOLIO",
     "RECIPES",
     "Fit",
     "History",
     "Recipe",
     "TrainConfig",
     "Trial",
+    "Tuned",
     "accuracy",
+    "candidates",
     "fit",
     "fit_many",
     "predict",
     "recipe",
     "roc_auc",
     "training_of",
+    "tune",
 ]
