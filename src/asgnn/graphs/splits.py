@@ -59,10 +59,11 @@ class SplitRule:
                     "give one of them."
                 )
             return
-        object.__setattr__(self, "train", 0.1 if self.train is None else self.train)
-        check_number("train", self.train, 0, 1, "()")
-        if self.train + self.val >= 1:  # type: ignore[operator]
-            raise ConfigError(f"train={self.train!r} and val={self.val!r} must sum to less than 1.")
+        train = 0.1 if self.train is None else self.train
+        check_number("train", train, 0, 1, "()")
+        if train + self.val >= 1:
+            raise ConfigError(f"train={train!r} and val={self.val!r} must sum to less than 1.")
+        object.__setattr__(self, "train", train)
 
     def __str__(self) -> str:
         if self.train is None:
