@@ -25,7 +25,7 @@ from asgnn.experiments import executors
 from asgnn.experiments.attacks import made_case, write_attack
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import Outcome, SplitName
-from asgnn.graphs import Perturbation, load_dataset, read_npz
+from asgnn.graphs import DATASETS, Perturbation, load_dataset, read_npz
 from tests.experiments.test_migrate import write_schema_1
 from tests.experiments.test_store import BAD, choice, outcome
 
@@ -334,7 +334,8 @@ def test_table_for_a_person(asgnn: Run, monkeypatch: pytest.MonkeyPatch) -> None
 def test_datasets(asgnn: Run) -> None:
     done = asgnn("datasets", "--json")
     rows = {row["name"]: row for row in json.loads(done.stdout)}
-    assert len(rows) == 13
+    assert rows.keys() == DATASETS.keys()
+    assert [rows[name]["published_splits"] for name in ("cora", "texas", "acm")] == [1, 10, 0]
     assert rows["cora"]["here"] == "built in"
     assert (rows["citeseer"]["nodes"], rows["citeseer"]["edges"]) == (2110, 3668)
     assert "tolokers" in asgnn("datasets").stdout

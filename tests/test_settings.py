@@ -9,6 +9,7 @@ import torch
 
 from asgnn import recipe
 from asgnn.errors import ConfigError
+from asgnn.graphs.prior import FeaturePrior
 from asgnn.models import NodeClassifier, stack
 from asgnn.models.layers import Linear, Rng, Streams
 from asgnn.settings import REQUIRED, PerTrial, Setting, arguments_for, check_count, check_number, settings_of
@@ -22,10 +23,12 @@ OTHER: dict[str, Any] = {
     "norm": "l1", "mu1": 2.0, "mu2": 0.2, "eta1": 0.05, "eta2": 0.01, "objective": "paper", "support": "dense",
     "structure": "exact", "update": "joint", "normalization": "rw", "h_steps": 2, "s_steps": 2, "unit_norm": True,
     "constraint": "positive", "backend": "edges", "beta": 0.5, "structure_lr": 0.02, "inner_steps": 1,
-    "symmetric": False, "squared": True, "method": "exact", "learn": ("lam",),
+    "symmetric": False, "squared": True, "method": "exact", "learn": ("lam",), "hops": 1, "penalty": "cauchy",
+    "prior_threshold": 0.4, "prior_neighbors": 2, "prior_weight": 0.7, "prior_metric": "cosine", "prior_edges": 0.5,
+    "witness_floor": 0.5, "witness_neighbors": 3, "witness_models": 2, "witness_seed": 1,
 }  # fmt: skip
 OTHER_OF = {("asgnn-paper", "objective"): "degree", ("asgnn-paper", "structure"): "frozen"}
-NEEDS = {name: {"constraint": "positive"} for name in ("unit_norm", "update")}
+NEEDS = {name: {"constraint": "positive"} for name in ("unit_norm", "update")} | {"penalty": {"objective": "degree"}}
 # learn can only be set from Python (see tests/models/test_stack.py); the other normalization needs a frozen structure.
 CASES = [
     (name, setting)
@@ -75,7 +78,19 @@ class Example(NodeClassifier):
 
 
 def test_settings_of_a_user_model() -> None:
-    assert Example(3, 2, rate=0.25).settings == {"in_channels": 3, "out_channels": 2, "power": 2, "rate": 0.25}
+    found = Example(3, 2, rate=0.25, prior=FeaturePrior(neighbors=4)).settings
+    assert {name: found.pop(name) for name in list(found) if name.startswith(("prior_", "witness_"))} == {
+        "prior_threshold": 0.0, "prior_neighbors": 4, "prior_weight": 0.3, "prior_metric": "auto", "prior_edges": 1.0,
+        "witness_floor": 1.0, "witness_neighbors": 15, "witness_models": 3, "witness_seed": 0,
+    }  # fmt: skip
+    assert found == {"in_channels": 3, "out_channels": 2, "power": 2, "rate": 0.25}
+    assert arguments_for(Example, {"prior_neighbors": 4, "power": 3}) == {
+        "prior": FeaturePrior(neighbors=4),
+        "power": 3,
+    }
+    assert settings_of(Example)["prior_neighbors"] == Setting(
+        "prior_neighbors", 0, int, False, "prior", field="neighbors"
+    )
     assert settings_of(Example)["power"] == Setting("power", 2, int, False, "power")
     assert settings_of(Example)["rate"] == Setting("rate", 0.5, float, True, "rate")
     assert settings_of(Example)["in_channels"].default is REQUIRED

@@ -1,8 +1,9 @@
 """Graph neural networks with adaptive structure, and the attacks and defences to judge them by."""
 
 from asgnn.asmp import ASMPParams, Scheme, asmp
-from asgnn.errors import AsgnnError, DivergedWarning
+from asgnn.errors import AsgnnError, DivergedWarning, FeaturesWarning
 from asgnn.graphs import (
+    FeaturePrior,
     Perturbation,
     Split,
     diff,
@@ -34,6 +35,7 @@ from asgnn.models import (
     NodeClassifier,
     ProGNN,
     SoftMedianGCN,
+    Witness,
     purify,
 )
 from asgnn.training import Fit, TrainConfig, Trial, Tuned, accuracy, fit, fit_many, predict, recipe, roc_auc, tune
@@ -55,6 +57,8 @@ __all__ = [
     "DivergedWarning",
     "ElasticGNN",
     "Ensemble",
+    "FeaturePrior",
+    "FeaturesWarning",
     "Fit",
     "GCNJaccard",
     "GNNGuard",
@@ -67,6 +71,7 @@ __all__ = [
     "TrainConfig",
     "Trial",
     "Tuned",
+    "Witness",
     "__version__",
     "accuracy",
     "asmp",

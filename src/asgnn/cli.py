@@ -46,7 +46,7 @@ from asgnn.experiments.values import (
     parse_case,
     parse_settings,
 )
-from asgnn.graphs import DATASETS, PUBLISHED_SPLITS, available, describe, find_dataset, load_dataset
+from asgnn.graphs import DATASETS, available, count_published, describe, find_dataset, load_dataset
 from asgnn.training import RECIPES, recipe
 from asgnn.version import __version__
 
@@ -106,7 +106,7 @@ def _print_table(
     # Text objects, because rich would parse markup in plain strings
     table = Table(title=Text(title) if title else None, caption=Text(caption) if caption else None)
     for i, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if i < left else "right")
+        table.add_column(heading, justify="left" if i < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     out.print(table)
@@ -148,13 +148,14 @@ def datasets(as_json: AsJson = False) -> None:
     sizes = ("nodes", "edges", "features", "classes")
     rows: list[dict[str, Any]] = []
     for name, dataset in DATASETS.items():
-        about = {"here": available(name), "published_split": name in PUBLISHED_SPLITS}
+        about = {"here": available(name), "published_splits": count_published(name)}
         rows.append({"name": name, **{size: getattr(dataset, size) for size in sizes}, **about})
     if as_json:
         return _print_json(rows)
-    headings = ("dataset", *sizes, "available", "published split")
-    cells = [[*list(row.values())[:-1], "yes" if row["published_split"] else ""] for row in rows]
-    _print_table("Largest connected components, undirected, without self-loops", headings, cells)
+    headings = ("dataset", *sizes, "available", "splits")
+    cells = [[*list(row.values())[:-1], row["published_splits"] or ""] for row in rows]
+    title = "Undirected graphs without self-loops; splits: the number of published ones"
+    _print_table(title, headings, cells)
     if any(row["here"] == "download" for row in rows):
         out.print(
             '"download" is fetched on first use; offline, set ASGNN_MIRROR to a folder that contains OWNER/REPO/PATH.'
@@ -173,8 +174,8 @@ def train(
     split: Annotated[
         str | None,
         typer.Option(
-            help="published, random (one per trial) or random:I (that of trial I for all). Default: the split of the "
-            "attack, else the published one, else random."
+            help="published, random (one per trial), published:I or random:I (split I for all trials). Default: the "
+            "split of the attack, else the published ones, else random."
         ),
     ] = None,
     trials: Annotated[int, typer.Option(help="Number of trials, trained as one batch; trial i has seed i.")] = 10,
@@ -227,7 +228,7 @@ def attack(
     split: Annotated[
         str | None, typer.Option(help="published or random: the split whose training labels the attacker knows.")
     ] = None,
-    trial: Annotated[int, typer.Option(help="The number of the random split, for --split random.")] = 0,
+    trial: Annotated[int, typer.Option(help="The number of the split, for random splits and several published.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the attack's random numbers.")] = 0,
     settings: Sets = None,
     fresh: Fresh = False,
@@ -243,8 +244,8 @@ def attack(
     elif per_target or not 0 < rate <= 1:
         raise ConfigError(f"{method} attacks the whole graph: use --rate, above 0 and at most 1, without --per-target.")
     given = parse_settings(method, attack_settings(method), settings or [])
-    kind = split or ("published" if find_dataset(dataset).name in PUBLISHED_SPLITS else "random")
-    named = SplitName(kind, None if kind == "published" else trial)
+    usual = SplitName.usual(dataset) if split is None else SplitName(split)
+    named = usual.of_trial(dataset, trial)
     name = parse_case(dataset, split=str(named)).dataset
     case = made_case(name, method, rate or float(per_target), named, settings=given, seed=seed)
     with _bar(f"{method} on {name}") as progress:

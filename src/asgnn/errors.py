@@ -23,3 +23,7 @@ class ConfigError(AsgnnError, ValueError):
 
 class DivergedWarning(UserWarning):
     """Training diverged: the loss became infinite, NaN or very large, so the results say nothing about the model."""
+
+
+class FeaturesWarning(UserWarning):
+    """The features cannot judge which nodes are alike, so a method that needs them stands aside."""

@@ -6,7 +6,7 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -33,6 +33,7 @@ class Setting:
         per_trial: whether the value may differ between the trials of a batch.
         argument: the argument that takes the value: the same name, or the dataclass argument it is a field of.
         optional: whether ``None`` is allowed.
+        field: the name within the dataclass argument, or "" if the argument takes the value itself.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Setting:
     per_trial: bool
     argument: str
     optional: bool = False
+    field: str = ""
 
     def check(self, value: Any) -> Any:
         """Return ``value``, as a float where the setting is one; raise if its type is wrong."""
@@ -106,7 +108,9 @@ _KIND_NAMES: dict[type | None, str] = {
 def settings_of(kind: Any) -> Mapping[str, Setting]:
     """Return the settings of a class or function by name, in the order of its arguments.
 
-    The fields of a dataclass argument are listed under their own names.
+    The fields of a dataclass argument are listed under their own names. A class may name further arguments that it
+    takes beside those of its constructor, with their defaults, in ``shared_arguments``; their fields are listed as
+    ``argument_field``.
     """
     call = _call(kind)
     try:
@@ -123,8 +127,20 @@ def settings_of(kind: Any) -> Mapping[str, Setting]:
         field_hints = get_type_hints(group, include_extras=True)
         for field in fields(group):
             default = REQUIRED if field.default is MISSING else field.default
-            settings[field.name] = _setting(field.name, field_hints[field.name], default, parameter.name)
+            found = _setting(field.name, field_hints[field.name], default, parameter.name)
+            settings[field.name] = replace(found, field=field.name)
+    for argument, neutral in shared_arguments(kind).items():
+        field_hints = get_type_hints(type(neutral), include_extras=True)
+        for field in fields(neutral):
+            name = f"{argument}_{field.name}"
+            found = _setting(name, field_hints[field.name], getattr(neutral, field.name), argument)
+            settings[name] = replace(found, field=field.name)
     return types.MappingProxyType(settings)
+
+
+def shared_arguments(kind: Any) -> Mapping[str, Any]:
+    """The dataclass arguments that a class takes beside those of its constructor, with the values that mean "none"."""
+    return getattr(kind, "shared_arguments", {}) if isinstance(kind, type) else {}
 
 
 def _call(kind: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,8 +196,11 @@ def arguments_for(kind: Callable[..., Any], settings: Mapping[str, Any]) -> dict
         if setting is None or setting.argument == name:
             out[name] = value
         else:
-            grouped.setdefault(setting.argument, {})[name] = value
+            grouped.setdefault(setting.argument, {})[setting.field] = value
     for argument, values in grouped.items():
+        if argument in shared_arguments(kind):
+            out[argument] = replace(shared_arguments(kind)[argument], **values)
+            continue
         group = _dataclass_in(get_type_hints(_call(kind))[argument])
         assert group is not None
         out[argument] = group(**values)
@@ -190,12 +209,15 @@ def arguments_for(kind: Callable[..., Any], settings: Mapping[str, Any]) -> dict
 
 def bound_settings(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return all settings of ``kind(*args, **kwargs)``, defaults included."""
-    bound = inspect.signature(_call(kind)).bind(None, *args, **kwargs)
+    shared = {name: kwargs.get(name) or neutral for name, neutral in shared_arguments(kind).items()}
+    own = {name: value for name, value in kwargs.items() if name not in shared}
+    bound = inspect.signature(_call(kind)).bind(None, *args, **own)
     bound.apply_defaults()
+    given = bound.arguments | shared
     out: dict[str, Any] = {}
     for name, setting in settings_of(kind).items():
-        value = bound.arguments[setting.argument]
-        if setting.argument != name:
-            value = setting.default if value is None else getattr(value, name)
+        value = given[setting.argument]
+        if setting.field:
+            value = setting.default if value is None else getattr(value, setting.field)
         out[name] = value
     return out

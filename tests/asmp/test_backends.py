@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from asgnn.asmp import SCALARS, ASMPParams, Propagation, Scheme, propagate
+from asgnn.asmp.penalties import PENALTIES
 from asgnn.graphs.adjacency import Adjacency
 from tests.awkward import AWKWARD
 
@@ -30,6 +31,15 @@ SCHEMES = {
     "frozen rw": Scheme("paper", structure="frozen"),
     "frozen sym": Scheme("paper", structure="frozen", normalization="sym"),
     "frozen degree": Scheme("degree", structure="frozen"),
+    "entropic": Scheme(penalty="entropic"),
+    "entropic exact": Scheme(penalty="entropic", structure="exact"),
+    "entropic dense support": Scheme(penalty="entropic", support="dense"),
+    "cauchy": Scheme(penalty="cauchy"),
+    "cauchy exact": Scheme(penalty="cauchy", structure="exact"),
+    "cauchy joint unit": Scheme(penalty="cauchy", update="joint", unit_norm=True),
+    "mcp": Scheme(penalty="mcp"),
+    "mcp exact": Scheme(penalty="mcp", structure="exact"),
+    "mcp 2 H 2 S": Scheme(penalty="mcp", h_steps=2, s_steps=2),
 }
 
 
@@ -108,7 +118,13 @@ def same(
 
 
 @pytest.mark.parametrize("backend", ["dense", "edges"])
-@pytest.mark.parametrize("name", ["paper", "paper joint", "degree", "degree exact", "degree unit", "frozen sym"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("paper", "paper joint", "degree", "degree exact", "degree unit", "frozen sym"),
+        *("entropic", "entropic exact", "cauchy", "cauchy exact", "mcp", "mcp exact"),
+    ],
+)
 def test_gradcheck(name: str, backend: str) -> None:
     n, edge_index = AWKWARD["isolated node"]
     adj = Adjacency.of(edge_index, n)
@@ -129,7 +145,7 @@ def test_second_derivatives_of_the_edge_list() -> None:
     n, edge_index = AWKWARD["one edge"]
     adj = Adjacency.of(edge_index, n)
     x = torch.tensor([[0.3, -0.2], [0.1, 0.4]], dtype=torch.float64, requires_grad=True)
-    for scheme in (Scheme("paper"), Scheme("degree")):
+    for scheme in (Scheme("paper"), *(Scheme(penalty=name) for name in ("quadratic", *PENALTIES))):  # type: ignore[arg-type]
         assert torch.autograd.gradgradcheck(
             lambda x, scheme=scheme: propagate(x, adj, ASMPParams(**START), scheme, layers=2).h, (x,)
         )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from asgnn.asmp import ASMPParams, Scheme, asmp, lipschitz_h, lipschitz_joint, lipschitz_s, max_eta, propagate
+from asgnn.asmp.params import PenaltyName, Structure
+from asgnn.asmp.penalties import PENALTIES, strength_and_trust
 from asgnn.graphs.adjacency import Adjacency
 from tests.awkward import AWKWARD, star
 
@@ -124,10 +129,12 @@ def settings(count: int) -> list[tuple[str, int, ASMPParams, Scheme]]:
     return out
 
 
-def test_degree_objective_never_increases() -> None:
-    """No half-step increases q, and S stays on the edges and in [0, 1]: 200 random settings × 100 layers."""
-    for graph, seed, params, scheme in settings(200):
+@pytest.mark.parametrize(("penalty", "count"), [("quadratic", 200), *((name, 40) for name in PENALTIES)])
+def test_degree_objective_never_increases(penalty: PenaltyName, count: int) -> None:
+    """No half-step increases q, and S stays on the edges and in [0, 1]: random settings × 100 layers."""
+    for graph, seed, params, scheme in settings(count):
         n, edge_index = AWKWARD[graph]
+        scheme = replace(scheme, penalty=penalty)
         x = 2 * torch.randn(n, 3, generator=torch.Generator().manual_seed(seed), dtype=F64)
         backend = "dense" if scheme.support == "dense" else "edges"
         out = propagate(x, Adjacency.of(edge_index, n), params, scheme, layers=100, backend=backend, trace=True)  # type: ignore[arg-type]
@@ -217,3 +224,71 @@ def test_eigenvalues_of_the_hessian_of_q_in_h() -> None:
     values = torch.linalg.eigvalsh(d.rsqrt()[:, None] * hessian * d.rsqrt()[None])
     assert values.min() >= 2 - 1e-9
     assert values.max() <= lipschitz_h(lam) + 1e-9
+
+
+# --- penalties -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_weight_is_the_minimiser_and_the_slope_of_the_penalty_of_the_cost(name: str) -> None:
+    """For r ≥ 0 the weight w(u) minimises ru + f(r), and is the slope of the minimum as a function of u."""
+    penalty = PENALTIES[name]
+    u = torch.linspace(0.003, 3, 61, dtype=F64, requires_grad=True)
+    w = penalty.weight(u)
+
+    def value(r: float, at: float) -> float:
+        return r * at + float(penalty.divergence(torch.tensor(r, dtype=F64)))
+
+    for at, best in zip(u.tolist(), w.tolist(), strict=True):
+        found = minimize_scalar(value, args=(at,), bounds=(0, 2), method="bounded", options={"xatol": 1e-10})
+        assert value(best, at) <= found.fun + 1e-12
+        assert best == pytest.approx(found.x, abs=1e-5)
+    lowest = w * u + penalty.divergence(w)
+    (slope,) = torch.autograd.grad(lowest.sum(), u)
+    torch.testing.assert_close(slope, w)
+
+
+def test_mcp_weight_is_that_of_the_minimax_concave_penalty() -> None:
+    """Between the cap and the cut-off, the minimum over the weight is y − y²/2 of y = √u, up to scale and constant."""
+    u = torch.linspace(0.25, 1, 20, dtype=F64)
+    w = PENALTIES["mcp"].weight(u)
+    lowest = w * u + PENALTIES["mcp"].divergence(w)
+    y = u.sqrt()
+    torch.testing.assert_close(lowest - lowest[-1], 2 * (y - y.square() / 2 - 0.5))
+    assert w[0] == 1
+    assert w[-1] == 0
+
+
+def test_ridge_strengthens_the_quadratic_penalty_and_scales_its_target() -> None:
+    """γ(s − a)² + μ₂s² = γ′(s − a′)² + constant, which is the role of μ₂ in all penalties."""
+    s, a = torch.linspace(0, 1, 11, dtype=F64), 0.8
+    gamma, mu2 = torch.tensor([0.7, 0.2], dtype=F64)
+    strength, trust = strength_and_trust(gamma, mu2)
+    ours = strength * (s - trust * a).square()
+    torch.testing.assert_close(ours.diff(), (gamma * (s - a).square() + mu2 * s.square()).diff())
+
+
+@pytest.mark.parametrize("structure", ["adaptive", "exact"])
+@pytest.mark.parametrize("name", PENALTIES)
+def test_penalties_have_finite_values_and_derivatives_everywhere(name: PenaltyName, structure: Structure) -> None:
+    """Equal rows (z = 0), far rows (w underflows), edges of weight 0, γ = 0 and λ < 0."""
+    n, edge_index = AWKWARD["complete"]
+    weight = torch.ones(n, n)
+    weight[0, 1] = weight[1, 0] = 0
+    weight[0, 2] = weight[2, 0] = 1e-20
+    for scale, gamma, lam, dtype in itertools.product((0, 1, 1e4), (0, 1), (2.0, -0.3), (torch.float32, F64)):
+        x = (scale * torch.randn(n, 2, generator=torch.Generator().manual_seed(0))).to(dtype).requires_grad_()
+        a = weight[edge_index[0], edge_index[1]].to(dtype).requires_grad_()
+        scalars = [torch.tensor(v, dtype=dtype, requires_grad=True) for v in (lam, gamma, 0.0, 0.0, 0.1, 0.4)]
+        scheme = Scheme(penalty=name, structure=structure)
+        for backend in ("dense", "edges"):
+            adj = Adjacency.of(edge_index, n, a)
+            out = propagate(x, adj, ASMPParams(*scalars), scheme, layers=3, backend=backend, trace=True)  # type: ignore[arg-type]
+            value = out.h.sum() + sum(t.total for t in out.objective) + sum(w.sum() for w in out.weights)
+            grads = torch.autograd.grad(value, [x, a, *scalars], materialize_grads=True)
+            assert all(bool(part.isfinite().all()) for part in (value, *grads))
+            s = torch.stack(out.weights)
+            assert bool((s >= 0).all())
+            assert bool((s <= out.weights[0]).all())  # an edge only loses weight, also for λ < 0
+            assert torch.equal(s[:, adj.reverse], s)
+            assert bool((s[:, adj.loops] == 1).all())

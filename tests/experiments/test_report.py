@@ -24,7 +24,7 @@ from asgnn.experiments.report.render import escape_latex, escape_markdown
 from asgnn.experiments.report.tables import TableCell, adaptive_gain, most_thorough
 from asgnn.experiments.spec import TABLES, load_spec
 from asgnn.experiments.store import Store
-from asgnn.experiments.values import Choice, Outcome, Series, Training, Value, as_settings
+from asgnn.experiments.values import ENSEMBLE, Choice, Outcome, Series, Training, Value, as_settings
 
 OURS = {"asgnn": [79.0, 78.0, 80.0], "asgnn-frozen": [77.0, 77.0, 78.5], "gcn": [50.0, 51.0, 52.0]}
 NASTY = 'H200 </script><script>alert("1")</script> & 100% of_it | *now*'
@@ -54,18 +54,23 @@ class Results:
         seeds: Sequence[int] | None = None,
         machine: str = "a machine",
         figures: Callable[[float], Mapping[str, float]] = lambda value: {},
+        dataset: str = "cora",
+        ensemble: float | None = None,
     ) -> Choice:
         """A choice whose trials have these values of the table's figure."""
         spec = load_spec(table)
         chosen = as_settings({**dict(spec.row(row).settings), **(settings or {"lr": 0.01})})
-        case, model, keys = spec.case("cora", rate), spec.row(row).model, []
+        case, model, keys = spec.case(dataset, rate), spec.row(row).model, []
         for seed, value in zip(seeds or range(len(values)), values, strict=True):
             training = Training(case.of_trial(seed), model, chosen, seed)
-            measured = {spec.figure: value, "val": value + 1, **figures(value)}
+            measured = {spec.figure_of(dataset): value, "val": value + 1, **figures(value)}
             scalars = {"lam": 2.0 + seed, "gamma": 1.0}
             self.outcomes.append(Outcome(training, measured, 2.5, 10, machine, "0.1.0", scalars))
             keys.append(training.key)
         self.choices.append(Choice(table, case, row, rule, search, model, chosen, 324, tuple(keys)))
+        if ensemble is not None:
+            content = {"trials": len(keys), "figures": {spec.figure_of(dataset): ensemble}}
+            self.series.append(Series(keys[0], ENSEMBLE, content))
         return self.choices[-1]
 
     def write(self, path: Path) -> Store:
@@ -238,6 +243,124 @@ def test_trainings_that_tables_share_are_counted_once() -> None:
     assert (use.trainings, use.seconds) == (2, 5.0)
 
 
+# --- tuned rows, other publications and other graphs -----------------------------------------------------------------
+
+TUNED = {"asgnn-features": [80.0, 81.0, 82.0], "asgnn-features-frozen": [78.0, 78.5, 80.0]}
+EDGE_FREE = [82.0, 81.5, 82.0]
+
+
+def tuned_results(**options: Any) -> Results:
+    """Table 1 on Cora at 25 %: a tuned row with its twins and an ensemble, above all published figures."""
+    results = Results(**OURS)
+    for row, values in TUNED.items():
+        results.add(values, row=row, search="tune", settings={"lr": 0.02}, ensemble=82.5, **options)
+    results.add(EDGE_FREE, row="asgnn-edge-free", search="tune", **options)
+    return results
+
+
+def test_tuned_rows_are_shown_only_with_results(results: Results) -> None:
+    assert "asgnn-features" not in [row.name for row in results.report().tables[0].rows]
+    shown = [row.name for row in tuned_results().report().tables[0].rows]
+    assert [name for name in shown if name in (*TUNED, "asgnn-edge-free")] == [*TUNED, "asgnn-edge-free"]
+    assert "gcn-tuned" not in shown
+
+
+def test_a_tuned_row_is_compared_with_its_twins_seed_by_seed() -> None:
+    report = tuned_results().report()
+    cell = cell_of(report, "asgnn-features")
+    assert cell.gain.difference == pytest.approx(81.0 - 236.5 / 3)
+    gain = cell.compared["asgnn-edge-free"]
+    pairs = stats.ttest_rel(TUNED["asgnn-features"], EDGE_FREE)
+    assert (gain.difference, gain.p) == (pytest.approx(81.0 - 245.5 / 3), pytest.approx(pairs.pvalue))
+    (short,) = report.shortfalls  # 0.83 below
+    assert (short.cell, short.place, short.other) == (cell, "cora at 25%", "asgnn-edge-free")
+    words = "ASGNN + features, table1: more than 0.5 points below “ASGNN without the given edges” in 1 of 1 cells"
+    assert f"{words} (cora at 25%)." in report.findings
+    markdown = render(report, "markdown")
+    assert "| ASGNN + features − ASGNN without the given edges |" in markdown
+    assert "## Below the model without the given edges" in markdown
+
+
+@pytest.mark.parametrize(("edge_free", "count"), [([81.5] * 3, 0), ([81.51] * 3, 1), ([70.0] * 3, 0)])
+def test_half_a_point_below_is_allowed(edge_free: Sequence[float], count: int) -> None:
+    results = Results(**{"asgnn-features": TUNED["asgnn-features"]})
+    results.add(edge_free, row="asgnn-edge-free")
+    assert len(results.report().shortfalls) == count
+
+
+def test_an_ensemble_stands_in_brackets() -> None:
+    report = tuned_results().report()
+    assert cell_of(report, "asgnn-features").ensemble == {"test": 82.5}
+    assert cell_of(report, "asgnn").ensemble == {}
+    assert "81.00 ± 1.00 (82.50)" in render(report, "markdown").replace("**", "").replace("<u>", "").replace("</u>", "")
+    results = tuned_results()
+    results.series[0] = Series(results.series[0].training, ENSEMBLE, {"trials": 5, "figures": {"test": 82.5}})
+    assert cell_of(results.report(), "asgnn-features").ensemble == {}  # of another number of trials
+
+
+def test_the_best_published_figure_is_found_in_the_paper_or_elsewhere() -> None:
+    (one,) = tuned_results().report().published
+    assert (one.best.mean, one.best.by) == (76.05, "R-GUGNN")
+    assert one.difference == pytest.approx(81.0 - 76.05)
+    spec = load_spec("table1")
+    assert spec.best_published("cora", 0.0).by == "ASGNN, the paper"
+    assert spec.best_published("cora_ml", 0.0).by == "Elastic GNN, the paper"
+    assert load_spec("table2").best_published("cora", 5.0).by == "GARNET, its README"
+    report = tuned_results().report()
+    assert "ASGNN + features, table1: at or above the best published accuracy in 1 of 1 cells." in report.findings
+    assert "76.05 | +4.95 | R-GUGNN |" in render(report, "markdown")
+
+
+def with_graphs() -> Results:
+    """Three graphs: far below on one, all well on another, an incomplete one judged by the ROC-AUC."""
+    results = Results(gcn=OURS["gcn"])
+    rows: dict[str, dict[str, float]] = {
+        "actor": {"asgnn-features": 30.0, "asgnn-portfolio": 28.0, "mlp": 35.0, "gcn-default": 29.0},
+        "cornell": {"asgnn-features": 79.2, "asgnn-portfolio": 79.0, "mlp": 80.0, "gcn-default": 50.0},
+        "tolokers": {"asgnn-features": 84.0, "rung-features": 83.0},
+    }
+    for graph, figures in rows.items():
+        for row, value in figures.items():
+            place = {"table": "generality", "rate": 0.0, "row": row, "dataset": graph}
+            results.add([value - 1, value + 1], **place, settings={"lr": value})
+    return results
+
+
+def test_other_graphs_are_one_table() -> None:
+    report = with_graphs().report()
+    assert report.generality is not None
+    lines = {line.graph: line for line in report.generality.lines}
+    assert list(lines) == ["actor", "cornell", "tolokers"]
+    found = {graph: (line.best, line.below, line.portfolio_below) for graph, line in lines.items()}
+    assert found == {
+        "actor": ("mlp", True, True),
+        "cornell": ("mlp", False, False),
+        "tolokers": ("rung-features", False, False),
+    }
+    assert [lines[graph].difference for graph in lines] == pytest.approx([-5.0, -0.8, 1.0])
+    assert (lines["actor"].portfolio, lines["tolokers"].portfolio) == (-1.0, None)
+    assert (lines["actor"].lam.mean, lines["tolokers"].metric.label) == (2.5, "test ROC-AUC, %")
+    assert report.findings[-2:] == (
+        "Other graphs, full search: ASGNN is at most 1 point below the best other model on 2 of 3 graphs; "
+        "not on actor (−5.0).",
+        "Other graphs, portfolio: ASGNN is at or above GCN with its default settings on 1 of 2 graphs; "
+        "not on actor (−1.0).",
+    )
+    markdown = render(report, "markdown")
+    assert "tolokers (ROC-AUC)" in markdown
+    assert "| −5.00<br>MLP | −1.00 | 2.50 ± 0.71 |" in markdown
+    render(report, "latex")
+
+
+def test_the_ablation_is_a_table_with_results(results: Results) -> None:
+    assert "ablation" not in [table.spec.name for table in results.report().tables]
+    results.add([82.0, 83.0], table="ablation", row="full", settings={"lr": 0.03}, ensemble=83.5)
+    results.add([80.0, 80.0], table="ablation", row="frozen", settings={"lr": 0.03})
+    report = results.report()
+    assert cell_of(report, "frozen", "ablation").compared["full"].difference == -2.5
+    assert "| structure frozen − ASGNN + features |" in render(report, "markdown")
+
+
 # --- what is written ------------------------------------------------------------------------------------------------
 
 
@@ -401,7 +524,7 @@ def test_the_page_is_drawn_and_fits(whole: Report, tmp_path: Path, width: int) -
     table = whole.tables[0]
     cells = [cell for cell in table.cells if cell.dataset == "cora"]
     counts = {
-        **dict.fromkeys(("#results-table tbody tr", "#curves .curve", "#curves .band"), len(table.spec.rows)),
+        **dict.fromkeys(("#results-table tbody tr", "#curves .curve", "#curves .band"), len(table.rows)),
         "#curves-all figure": len(table.datasets) - 1,
         "#objective figure .curve": 2 * 6,  # two models, five terms and their sum
         "#weights figure .band": 2 * 2 * 2,  # two models, clean and added edges
@@ -496,4 +619,37 @@ def test_the_page_shows_random_splits_divergence_and_text_as_text(results: Resul
         "cells": ["diverged in 3 of 3 trials"],
         "machines": [NASTY, "a machine"],
         "scripts": 4,  # the page's two and the test's two
+    }
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_shows_tuned_rows_and_other_graphs(tmp_path: Path, width: int) -> None:
+    results = with_graphs()
+    results.outcomes += (tuned := tuned_results()).outcomes
+    results.choices, results.series = [*results.choices, *tuned.choices], tuned.series
+    results.add([82.0, 83.0], table="ablation", row="full", settings={"lr": 0.03}, ensemble=83.5)
+    results.add([80.0, 80.0], table="ablation", row="frozen", settings={"lr": 0.03})
+    script = """
+    const found = {
+      wider: document.documentElement.scrollWidth > innerWidth,
+      ensemble: text("#results-table").includes("81.00 ± 1.00 (82.50)"),
+      compared: texts("#compared-table tbody th"), published: texts("#published-table tbody td"),
+      graphs: texts("#generality-table tbody th"), best: texts("#generality-table .best").length,
+      flags: texts("#generality-table .diverged"),
+    };
+    set("table", "ablation");
+    const rows = texts("#compared-table tbody th");
+    return { ...found, intro: text("#results-intro").length > 20, hidden: one("#published").hidden, rows };
+    """
+    assert browse(results.report(), tmp_path, width, script) == {
+        "wider": False,
+        "ensemble": True,
+        "compared": ["ASGNN + features − ASGNN without the given edges"],
+        "published": ["25%", "81.00 ± 1.00", "82.50", "75.18 ± 0.97", "76.05", "R-GUGNN", "+4.95"],
+        "graphs": ["actor", "cornell", "tolokers (ROC-AUC)"],
+        "best": 3,
+        "flags": [" more than 1 below", " below"],
+        "intro": True,
+        "hidden": True,
+        "rows": ["structure frozen − ASGNN + features"],
     }

@@ -63,7 +63,7 @@ def test_metattack_on_cora_joins_classes() -> None:
 
 
 BAD = {
-    "graph": (("citeseer", "metattack", 0.1), "not include metattack flips of citeseer, only of cora and acm"),
+    "graph": (("citeseer", "metattack", 0.1), "not include metattack flips of citeseer, only of cora, acm, polblogs"),
     "attack": (("cora", "dice", 0.1), "not include dice flips of cora; create some"),
     "too much": (("cora", "metattack", 0.3), r"rate must be a number in \(0, 0.25\]; it is 0.3"),
     "nothing": (("cora", "metattack", 0.0), r"rate must be a number in \(0, 0.25\]"),

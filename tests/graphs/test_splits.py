@@ -1,3 +1,5 @@
+from dataclasses import asdict, fields
+
 import numpy as np
 import pytest
 import torch
@@ -5,10 +7,13 @@ from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import (
+    DATASETS,
     PUBLISHED_SPLITS,
     Split,
+    SplitRule,
     apply_split,
     check_split,
+    count_published,
     load_dataset,
     published_split,
     random_split,
@@ -109,7 +114,49 @@ def test_split_of_refuses():
         split_of(several)
 
 
+@pytest.mark.parametrize("count", [1, 5, 10])
+def test_training_nodes_per_class(count):
+    data = graph(130, [0, 1, -1, 3, 3] * 26)  # no node of class 2
+    full, split = random_split(data, 3), random_split(data, 3, train_per_class=count, val=0.25)
+    check_split(split, data)
+    assert torch.bincount(data.y[split.train]).tolist() == [count, count, 0, count]
+    assert len(split.val) == round(0.25 * 104)
+    assert len(split.train) + len(split.val) + len(split.test) == 104
+    # The nodes are the first of their class in the order of every split of this trial.
+    for label in (0, 1, 3):
+        first = full.train[data.y[full.train] == label]
+        mine = split.train[data.y[split.train] == label]
+        assert set(first.tolist()) <= set(mine.tolist()) or set(mine.tolist()) <= set(first.tolist())
+
+
+def test_one_percent():
+    split = random_split(graph(1000), 0, train=0.01)
+    assert (len(split.train), len(split.val), len(split.test)) == (10, 100, 890)
+
+
+def test_a_rule_is_the_arguments_of_a_random_split():
+    data = graph(90, [0, 1, 2] * 30)
+    for rule in (SplitRule(), SplitRule(train=0.3, val=0.2), SplitRule(train_per_class=4)):
+        assert [one.name for one in fields(SplitRule)] == ["train", "val", "train_per_class"]
+        found = random_split(data, 1, **asdict(rule))
+        if rule == SplitRule():
+            assert torch.equal(found.train, random_split(data, 1).train)
+        wanted = 12 if rule.train is None else round(rule.train * 90)
+        assert (len(found.train), len(found.val)) == (wanted, round(rule.val * 90))
+    assert str(SplitRule()) == "10/10/80 % train/validation/test"
+    assert SplitRule() == SplitRule(train=0.1)
+
+
 BAD = [
+    ((graph(50), 0), {"train_per_class": 2}, GraphError, "train_per_class needs labels, but the graph has no y"),
+    ((graph(50, [0] * 48 + [1] * 2), 0), {"train_per_class": 3}, GraphError,
+     "Class 1 has 2 labelled nodes, fewer than train_per_class=3"),
+    ((graph(50, [0, 1] * 25), 0), {"train_per_class": 0}, ConfigError, "train_per_class must be a whole number from 1"),
+    ((graph(50, [0, 1] * 25), 0), {"train_per_class": 2.0}, ConfigError, "train_per_class must be a whole number"),
+    ((graph(50, [0, 1] * 25), 0), {"train": 0.1, "train_per_class": 2}, ConfigError,
+     "train=0.1 and train_per_class=2 exclude each other"),
+    ((graph(50, [0, 1] * 25), 0), {"train_per_class": 23}, GraphError,
+     "50 labelled nodes is too small for train_per_class=23 and val=0.1: the parts would have 46, 5 and 0 nodes"),
     ((graph(5), 0), {}, GraphError, "5 nodes is too small"),
     ((graph(2), 0), {"train": 0.5, "val": 0.49}, GraphError, "2 nodes is too small"),
     ((graph(50), -1), {}, ConfigError, r"trial must be a whole number from 0 to .*; it is -1"),
@@ -123,7 +170,7 @@ BAD = [
     ((graph(50), 0), {"train": 0.0}, ConfigError, "train must be a number in .*; it is 0.0"),
     ((graph(50), 0), {"train": 0.5, "val": 0.5}, ConfigError, "sum to less than 1"),
     ((graph(50), 0), {"val": float("nan")}, ConfigError, "val must be a number in .*; it is nan"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "options", "error", "words"), BAD)
@@ -151,8 +198,32 @@ def test_published_split_fits_the_builtin_graph(mirror):
 
 
 def test_no_published_split():
-    with pytest.raises(ConfigError, match=r"no split of acm, only of cora, citeseer, cora_ml; use random_split"):
+    with pytest.raises(ConfigError, match=r"No split of acm is published, only of cora, citeseer, .*; use a random"):
         published_split("acm")
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "words"),
+    [
+        ("cora", 0, "cora has one published split, without a number; 0 was given"),
+        ("texas", None, "texas has 10 published splits; choose one by its number, 0 to 9"),
+        ("texas", 10, "published split of texas must be a whole number from 0 to 9; it is 10"),
+        ("texas", -1, "it is -1"),
+        ("texas", True, "it is True"),
+        ("planted-weak", 0, "No split of planted-weak is published"),
+    ],
+)
+def test_numbers_of_published_splits(name, number, words):
+    with pytest.raises(ConfigError, match=words):
+        published_split(name, number=number)
+
+
+def test_counts_of_published_splits():
+    counts = {name: count_published(name) for name in DATASETS}
+    assert counts.pop("cora") == counts.pop("citeseer") == counts.pop("cora_ml") == 1
+    ten = {name for name, count in counts.items() if count == 10}
+    assert ten == {"actor", "chameleon", "squirrel", "cornell", "texas", "wisconsin", "minesweeper", "tolokers"}
+    assert {count for name, count in counts.items() if name not in ten} == {0}
 
 
 def test_apply_split_replaces_masks_on_a_copy():

@@ -14,7 +14,17 @@ from tests.awkward import AWKWARD, star
 from tests.kernels.machine import DEVICE, cases
 
 # The interpreter skips variants that only change the order of the same kernels.
-OTHER = ["paper joint", "paper 2 H 3 S", "degree dense support", "degree joint", "degree 3 H 2 S", "frozen degree"]
+OTHER = [
+    "paper joint",
+    "paper 2 H 3 S",
+    "degree dense support",
+    "degree joint",
+    "degree 3 H 2 S",
+    "frozen degree",
+    "entropic dense support",
+    "mcp 2 H 2 S",
+]
+PENALTY = ["entropic", "entropic exact", "cauchy", "cauchy exact", "mcp", "mcp exact"]
 SMALL = [
     ("one node", ((), torch.float64, False, 3)),
     ("isolated node", ((2, 9), torch.float32, True, 3)),  # more trials than a program handles
@@ -24,7 +34,7 @@ SMALL = [
 BATCHES = [((), torch.float64, False, 3), ((3,), torch.float64, True, 3), ((2, 9), torch.float32, True, 3)]
 
 
-@pytest.mark.parametrize("scheme", cases(["paper", "degree", "degree exact", "frozen rw"], OTHER))
+@pytest.mark.parametrize("scheme", cases(["paper", "degree", "degree exact", "frozen rw", *PENALTY], OTHER))
 @pytest.mark.parametrize(("graph", "settings"), cases(SMALL, list(itertools.product(AWKWARD, BATCHES))))
 def test_steps_equal_the_dense_reference(
     graph: str, settings: tuple[tuple[int, ...], torch.dtype, bool, int], scheme: str, monkeypatch: pytest.MonkeyPatch

@@ -16,9 +16,9 @@ from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.low_rank import low_rank
+from asgnn.graphs.per_graph import once_per_graph
 from asgnn.graphs.similarity import edge_similarity
 from asgnn.models import ASGNN, GCN, GCNSVD, GCNJaccard, purify, stack
-from asgnn.models.per_graph import once_per_graph
 from asgnn.training import TrainConfig, Trial, fit, fit_many
 from tests.awkward import AWKWARD
 from tests.training.problem import CLASSES, WORDS, graph, split_of

@@ -10,6 +10,7 @@ from asgnn.asmp.params import (
     SCALARS,
     ASMPParams,
     Objective,
+    PenaltyName,
     Scheme,
     Structure,
     SupportKind,
@@ -52,6 +53,7 @@ def asmp(
     h_steps: int = 1,
     s_steps: int = 1,
     unit_norm: bool = False,
+    penalty: PenaltyName = "quadratic",
     backend: Backend = "auto",
     trace: bool = False,
 ) -> Propagation:
@@ -70,15 +72,15 @@ def asmp(
         layers: K, the number of layers.
         edge_weight: (E,) in [0, 1]; ones by default. Self-loops of weight 1 are always added. It may require a
             gradient, like x and the scalars.
-        objective, support, structure, update, normalization, h_steps, s_steps, unit_norm: the variant to run; see
-            :class:`Scheme`.
+        objective, support, structure, update, normalization, h_steps, s_steps, unit_norm, penalty: the variant to
+            run; see :class:`Scheme`.
         backend: "auto" uses "dense" if S may grow outside the edges, "gpu" on a GPU if it has kernels for the variant
             (first derivatives only), and "edges" otherwise; the result records the choice.
         trace: also return the terms of the objective after every half-step.
 
     Per trial, time O(K E C) and memory O(N C + K E) with edge support; O(K N² C) and O(K N²) with dense support.
     """
-    scheme = Scheme(objective, support, structure, update, normalization, h_steps, s_steps, unit_norm)
+    scheme = Scheme(objective, support, structure, update, normalization, h_steps, s_steps, unit_norm, penalty)
     check_floats(x, "(…, N, C)", batched=True)
     check_finite(x)
     for name, value in zip(SCALARS, params.resolved(), strict=True):

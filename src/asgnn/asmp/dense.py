@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from asgnn.asmp.objective import MIN_DEGREE, degree_terms, paper_terms
 from asgnn.asmp.params import ASMPParams, Scheme
+from asgnn.asmp.penalties import PENALTIES, Penalty, damping, strength_and_trust
 from asgnn.graphs.adjacency import Adjacency
 
 
@@ -19,6 +20,7 @@ class DenseSteps:
 
     def __init__(self, x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> None:
         self.x, self.h, self.adj, self.scheme = x, x, adj, scheme
+        self.penalty = PENALTIES.get(scheme.penalty)
         self.scalars = params.tensors(x, x.shape[:-2])
         self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2 = (v[..., None, None] for v in self.scalars)
         self.a = x.new_zeros(adj.num_nodes, adj.num_nodes)
@@ -58,16 +60,24 @@ class DenseSteps:
         u = F.normalize(h, dim=-1) if self.scheme.unit_norm else h
         e = (h - self.x).square().sum(-1, keepdim=True)
         cost = (e + e.mT) / 2 + self.lam / 2 * (u.unsqueeze(-2) - u.unsqueeze(-3)).square().sum(-1)
-        if self.scheme.structure == "exact":
+        if self.penalty is not None:
+            new = self._damped_step(self.penalty, cost + self.mu1, s)
+        elif self.scheme.structure == "exact":
             new = (2 * self.gamma * self.a - cost - self.mu1) / (2 * (self.gamma + self.mu2))
         else:
             t = cost + 2 * self.gamma * (s - self.a) + 2 * self.mu2 * s
             new = s - self.eta2 * t - self.eta2 * self.mu1
         return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))  # self-loops stay 1, so D ≥ 1
 
+    def _damped_step(self, penalty: Penalty, z: Tensor, s: Tensor) -> Tensor:
+        """S + κ(S* − S) with S* = a′w(z/2γ′), the minimiser; κ = 1 for the exact structure."""
+        strength, trust = strength_and_trust(self.gamma, self.mu2)
+        best = trust * self.a * penalty.weight(z / (2 * strength))
+        return best if self.scheme.structure == "exact" else s + damping(self.eta2, strength) * (best - s)
+
     def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         if self.scheme.objective == "degree":
-            return degree_terms(h, s, self.x, self.a, self.scalars)
+            return degree_terms(h, s, self.x, self.a, self.scalars, self.penalty)
         return paper_terms(h, s, self.x, self.a, self.average(h, s), self.scalars)
 
     def features(self, h: Tensor) -> Tensor:

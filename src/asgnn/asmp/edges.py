@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from asgnn.asmp.objective import MIN_DEGREE
 from asgnn.asmp.params import ASMPParams, Scheme
+from asgnn.asmp.penalties import PENALTIES, Penalty, damping, strength_and_trust
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm, spmm, sqdist
 
@@ -23,6 +24,7 @@ class EdgeSteps:
         # (…, N, C) → (N, C, T)
         self.x = x.reshape(-1, *x.shape[-2:]).permute(1, 2, 0).contiguous()
         self.h, self.adj, self.scheme = self.x, adj, scheme
+        self.penalty = PENALTIES.get(scheme.penalty)
         scalars = params.tensors(x, self.batch_shape)
         self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2 = (v.reshape(-1) for v in scalars)
         self.a = adj.weight.to(x.dtype).unsqueeze(1)
@@ -39,8 +41,18 @@ class EdgeSteps:
         self.loops = self.adj.loops.unsqueeze(1)
         step = 2 * self.eta1
         self.h_factor, self.average_factor, self.x_term = 1 - step - step * self.lam, step * self.lam, step * self.x
+        if self.penalty is not None:
+            self.size, kappa, trust = self.damped()
+            self.s_factor, self.a_term = 1 - kappa, kappa * trust * self.a
+            return
         self.s_factor = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
         self.a_term = 2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1
+
+    def damped(self) -> tuple[Tensor, Tensor, Tensor]:
+        """1/2γ′, κ and a′/a of a penalty other than the quadratic."""
+        strength, trust = strength_and_trust(self.gamma, self.mu2)
+        exact = self.scheme.structure == "exact"
+        return 1 / (2 * strength), torch.ones_like(strength) if exact else damping(self.eta2, strength), trust
 
     def degree(self, s: Tensor) -> Tensor:
         return self.adj.row_sum(s).clamp(min=MIN_DEGREE)
@@ -70,6 +82,9 @@ class EdgeSteps:
     def _degree_s_step(self, h: Tensor, u: Tensor, s: Tensor) -> Tensor:
         """S − η₂T − η₂μ₁ with T = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S−A) + 2μ₂S; or the minimiser over S."""
         adj, e = self.adj, (h - self.x).square().sum(1)
+        if self.penalty is not None:
+            new = self._damped_step(self.penalty, e, u, s)
+            return torch.where(self.loops, new.new_ones(()), new)
         if self.scheme.structure == "exact":
             size = 1 / (2 * (self.gamma + self.mu2))
             start = 2 * size * self.gamma * self.a - size * self.mu1
@@ -79,6 +94,12 @@ class EdgeSteps:
         new = start - (adj.at_row(fidelity) + adj.at_col(fidelity)) - size * self.lam / 2 * sqdist(u, adj)
         return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))
 
+    def _damped_step(self, penalty: Penalty, e: Tensor, u: Tensor, s: Tensor) -> Tensor:
+        """(1 − κ)S + κa′w(z/2γ′), with z = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + μ₁."""
+        fidelity = self.size / 2 * (e + self.mu1)
+        z = self.adj.at_row(fidelity) + self.adj.at_col(fidelity) + self.size * self.lam / 2 * sqdist(u, self.adj)
+        return self.s_factor * s + self.a_term * penalty.weight(z)
+
     def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         if self.scheme.objective == "degree":
             fidelity = (self.degree(s) * (h - self.x).square().sum(1)).sum(0)
@@ -86,8 +107,12 @@ class EdgeSteps:
         else:
             fidelity = (h - self.x).square().sum((0, 1))
             smoothness = self.lam * (h * (h - self.average(h, s))).sum((0, 1))
-        structure = self.gamma * (s - self.a).square().sum(0)
-        values = (fidelity, smoothness, structure, self.mu1 * s.abs().sum(0), self.mu2 * s.square().sum(0))
+        if self.penalty is None:
+            structure, l2 = self.gamma * (s - self.a).square().sum(0), self.mu2 * s.square().sum(0)
+        else:
+            structure = self.penalty.value(s, self.a, self.gamma, self.mu2).sum(0)
+            l2 = torch.zeros_like(structure)
+        values = (fidelity, smoothness, structure, self.mu1 * s.abs().sum(0), l2)
         return tuple(value.view(self.batch_shape) for value in values)
 
     def features(self, h: Tensor) -> Tensor:

@@ -25,6 +25,11 @@ class GpuSteps(EdgeSteps):
         self.s = self.s.contiguous()
         if self.scheme.structure == "frozen":
             return
+        self.weight = self.a[:, 0].contiguous()
+        if self.penalty is not None:
+            size, kappa, trust = self.damped()
+            self.s_coefficients = rows(1 - kappa, kappa * trust, size * self.mu1, size / 2, size * self.lam / 2)
+            return
         exact = self.scheme.structure == "exact"
         size = 1 / (2 * (self.gamma + self.mu2)) if exact else self.eta2
         s_factor = torch.zeros_like(size) if exact else 1 - 2 * size * (self.gamma + self.mu2)
@@ -33,7 +38,6 @@ class GpuSteps(EdgeSteps):
             self.s_coefficients = rows(*common, size * self.lam)
         else:
             self.s_coefficients = rows(*common, size / 2, size * self.lam / 2)
-        self.weight = self.a[:, 0].contiguous()
 
     def h_step(self, h: Tensor, s: Tensor) -> Tensor:
         out: Tensor = self.steps.HStep.apply(h, self.x, s, self.h_coefficients, self.adj, MIN_DEGREE)
@@ -43,5 +47,6 @@ class GpuSteps(EdgeSteps):
         if self.scheme.objective == "paper":
             out: Tensor = self.steps.PaperSStep.apply(h, s, self.s_coefficients, self.weight, self.adj, MIN_DEGREE)
         else:
-            out = self.steps.DegreeSStep.apply(h, self.x, s, self.s_coefficients, self.weight, self.adj)
+            parts = h, self.x, s, self.s_coefficients, self.weight, self.adj
+            out = self.steps.DegreeSStep.apply(*parts, self.scheme.penalty)
         return out

@@ -17,12 +17,23 @@ from asgnn.experiments.machine import machine
 from asgnn.experiments.measure import load_graph
 from asgnn.experiments.questions import Plan, Question
 from asgnn.experiments.store import Store
-from asgnn.experiments.values import Case, Choice, Outcome, SplitName, Training
-from asgnn.graphs import DATASETS, Perturbation
+from asgnn.experiments.values import (
+    ENSEMBLE,
+    Case,
+    Choice,
+    Outcome,
+    Series,
+    SplitName,
+    Training,
+    trainings_of,
+)
+from asgnn.graphs import DATASETS, Perturbation, find_dataset
 from asgnn.graphs.own import LARGEST_RATE
 from asgnn.training import recipe
 
 LARGEST_BATCH = {"cpu": 16, "cuda": 1024}
+# The edges of all trainings of a batch on a GPU, which several processes may share: about 13 GB.
+MAX_EDGES = 2**23
 
 
 @dataclass
@@ -55,7 +66,9 @@ class Engine:
     def run(self, asked: Plan) -> Iterator[list[Choice]]:
         """Answer a plan wave by wave, then measure the layers that its figures show and the store lacks."""
         for wave in asked.waves:
-            yield self.answer(wave)
+            choices = self.answer(wave)
+            self.ensembles([one for one, question in zip(choices, wave, strict=True) if question.row.search != "grid"])
+            yield choices
         known = {(one.training, one.kind) for kind in asked.kinds for one in self.store.series(kind)}
         for choice in self.answer(asked.drawn):
             wanted = {(key, kind) for key in choice.trainings for kind in asked.kinds}
@@ -85,6 +98,29 @@ class Engine:
         self.store.add_choices(choices.values())
         return [choices[i] for i in range(len(answers))]
 
+    def ensembles(self, choices: Sequence[Choice]) -> None:
+        """Store the figures of the mean probability of the reported trials, as a series of the first of them.
+
+        The trials are trained once more, as one batch, because a store holds no probabilities. Trials with splits of
+        their own have no such figure.
+        """
+        known = {(one.training, one.content["trials"]) for one in self.store.series(ENSEMBLE)}
+        missing = {}
+        for choice in choices:
+            trainings = trainings_of(choice.case, choice.model, choice.settings, len(choice.trainings))
+            key = (choice.trainings[0], len(trainings))
+            if len(trainings) > 1 and len({one.case for one in trainings}) == 1 and key not in known:
+                missing[key] = Batch(tuple(trainings), self._flips(choice.case), ensemble=True)
+        for batch, outcomes in self.executor(list(missing.values())):
+            prefix = f"{ENSEMBLE}_"
+            figures = {
+                name.removeprefix(prefix): value
+                for name, value in outcomes[0].figures.items()
+                if name.startswith(prefix)
+            }
+            content = {"trials": len(batch.trainings), "figures": figures}
+            self.store.add_series([Series(batch.trainings[0].key, ENSEMBLE, content)])
+
     def outcomes(self, trainings: Sequence[Training]) -> dict[str, Outcome]:
         """Outcomes by key in the order of ``trainings``, from the store or trained and stored."""
         keys = [training.key for training in trainings]
@@ -104,14 +140,20 @@ class Engine:
             known = recipe(training.model).settings
             fixed = tuple(one for one in training.settings if one[0] not in known or not known[one[0]].per_trial)
             groups.setdefault((_graph_of(training.case), training.model, fixed), {})[training.key] = training
-        size = self.largest or LARGEST_BATCH[torch.device(self.device).type]
         out = []
         for group in groups.values():
             members = list(group.values())
+            size = self.largest or self._largest_batch(members[0].case.dataset)
             flips = self._flips(members[0].case)
             parts = (tuple(members[i : i + size]) for i in range(0, len(members), size))
             out += [Batch(part, flips, self.edge_aucs) for part in parts]
         return out
+
+    def _largest_batch(self, dataset: str) -> int:
+        kind = torch.device(self.device).type
+        if kind != "cuda":
+            return LARGEST_BATCH[kind]
+        return min(LARGEST_BATCH[kind], max(1, MAX_EDGES // max(1, find_dataset(dataset).edges)))
 
     def _flips(self, case: Case) -> Perturbation | None:
         """The flips of an attack that is made, from the store or made and stored; ``None`` for other attacks."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import signal
 import socket
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ from typing import Any
 import torch
 
 from asgnn.errors import ConfigError, DataUnavailable
-from asgnn.experiments.measure import load_graph, train
-from asgnn.experiments.values import Outcome, Training
+from asgnn.experiments.measure import Graph, ensemble_figures, load_graph, train
+from asgnn.experiments.values import Attack, Outcome, Training
 from asgnn.graphs import Perturbation
 from asgnn.progress import Progress
 from asgnn.settings import check_count
@@ -34,12 +36,14 @@ PATIENCE = 10.0  # seconds to wait for a cluster
 class Batch:
     """Trainings that run in parallel on one graph.
 
-    ``flips`` are those of an attack that was made; ``edge_aucs`` adds the figure "edge_auc".
+    ``flips`` are those of an attack that was made; ``edge_aucs`` adds the figure "edge_auc"; ``ensemble`` adds to every
+    outcome the figures of the mean probability of all trainings, with the prefix "ensemble_".
     """
 
     trainings: tuple[Training, ...]
     flips: Perturbation | None = None
     edge_aucs: bool = False
+    ensemble: bool = False
 
     @cached_property
     def keys(self) -> set[str]:
@@ -50,16 +54,41 @@ Executor = Callable[[Sequence[Batch]], Iterator[tuple[Batch, list[Outcome]]]]
 """Runs batches and yields each with its outcomes, in the order in which they finish."""
 
 
-cached_graph = lru_cache(maxsize=4)(load_graph)
+@dataclass(frozen=True)
+class _GraphKey:
+    """Equal for batches with the same graph; the split is no part of a graph, but of the flips made for it."""
+
+    dataset: str
+    attacks: tuple[Attack, ...]
+    flips: str
+    root: str | Path | None
+    batch: Batch = field(compare=False)
+
+    @classmethod
+    def of(cls, batch: Batch, root: str | Path | None) -> _GraphKey:
+        case, flips = batch.trainings[0].case, ""
+        if batch.flips is not None:
+            parts = (batch.flips.flips, batch.flips.targets, batch.flips.feature_flips)
+            content = repr([None if one is None else one.tolist() for one in parts])
+            flips = hashlib.sha256(content.encode()).hexdigest()
+        return cls(case.dataset, case.attacks, flips, root, batch)
+
+
+@lru_cache(maxsize=8)
+def cached_graph(key: _GraphKey) -> Graph:
+    return load_graph(key.batch.trainings[0].case, key.root, key.batch.flips)
 
 
 def run_batch(
     batch: Batch, device: str, root: str | Path | None = None, progress: Progress | None = None
 ) -> list[Outcome]:
-    case = batch.trainings[0].case
-    graph = load_graph(case, root, batch.flips) if batch.flips is not None else cached_graph(case, root)
+    graph = cached_graph(_GraphKey.of(batch, root))
     found = train(graph, batch.trainings, root=root, device=device, edge_aucs=batch.edge_aucs, progress=progress)
-    return [outcome for outcome, _ in found]
+    outcomes = [outcome for outcome, _ in found]
+    if not batch.ensemble:
+        return outcomes
+    together = ensemble_figures([fit for _, fit in found], graph)
+    return [replace(one, figures={**one.figures, **together}) for one in outcomes]
 
 
 def local(device: str, root: str | Path | None = None, progress: Progress | None = None) -> Executor:
@@ -77,19 +106,74 @@ def local(device: str, root: str | Path | None = None, progress: Progress | None
     return run
 
 
+class _Waiting:
+    """Batches that wait for a worker, which takes those of one graph after another where it can.
+
+    A worker has loaded the graph of its last batch and trained the witness for its dataset. A worker that finds neither
+    goes to the dataset with the most batches per worker.
+    """
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self._left: dict[str, dict[object, deque[Batch]]] = {}
+        for batch in batches:
+            dataset, graph = self._place(batch)
+            self._left.setdefault(dataset, {}).setdefault(graph, deque()).append(batch)
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    @staticmethod
+    def _place(batch: Batch) -> tuple[str, object]:
+        case = batch.trainings[0].case
+        return case.dataset, case.attacks
+
+    def take(self, last: Batch | None, others: Sequence[Batch]) -> Batch:
+        """The next batch for a worker that had ``last``, while the other workers have ``others``."""
+        dataset, graph = self._place(last) if last is not None else ("", None)
+        busy = Counter(self._place(batch)[0] for batch in others)
+        if dataset not in self._left:
+            count = {name: sum(map(len, graphs.values())) for name, graphs in self._left.items()}
+            dataset = max(self._left, key=lambda name: count[name] / (1 + busy[name]))
+        graphs = self._left[dataset]
+        if graph not in graphs:
+            at_work = Counter(self._place(batch)[1] for batch in others)
+            graph = max(graphs, key=lambda one: len(graphs[one]) / (1 + at_work[one]))
+        batch = graphs[graph].popleft()
+        if not graphs[graph]:
+            del graphs[graph]
+        if not graphs:
+            del self._left[dataset]
+        return batch
+
+
 @contextmanager
 def processes(workers: int, device: str, root: str | Path | None = None) -> Iterator[Executor]:
-    """Runs batches in several processes of this machine; they share its GPU, which one batch rarely fills."""
+    """Runs batches in several processes of this machine; they share its GPU, which one batch rarely fills.
+
+    A process that has loaded a graph gets further batches of it first.
+    """
     check_count("workers", workers, 1, MAX_WORKERS)
     others = multiprocessing.active_children()
-    # spawn, because a forked process cannot use CUDA
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+    # One pool for each process, so that a batch can be given to a certain process; spawn, because a forked process
+    # cannot use CUDA.
+    context = multiprocessing.get_context("spawn")
+    pools = [ProcessPoolExecutor(1, context, initializer=_begin_worker) for _ in range(workers)]
+    last: dict[int, Batch] = {}  # worker → its latest batch
 
     def run(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
-        waiting = {pool.submit(run_batch, batch, device, root): batch for batch in batches}
+        waiting, idle = _Waiting(batches), list(range(workers))
+        running: dict[Future[list[Outcome]], tuple[int, Batch]] = {}
         try:
-            for done in as_completed(waiting):
-                yield waiting[done], done.result()
+            while waiting or running:
+                while waiting and idle:
+                    worker = idle.pop(0)
+                    batch = waiting.take(last.get(worker), [batch for _, batch in running.values()])
+                    last[worker] = batch
+                    running[pools[worker].submit(run_batch, batch, device, root)] = worker, batch
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    worker, batch = running.pop(done)
+                    idle.append(worker)
+                    yield batch, done.result()
         except BrokenProcessPool as lost:
             raise DataUnavailable(
                 "A worker process was killed, perhaps for lack of memory; finished batches are stored, and the same "
@@ -99,7 +183,8 @@ def processes(workers: int, device: str, root: str | Path | None = None) -> Iter
     try:
         yield run
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
         for child in multiprocessing.active_children():
             if child not in others:
                 child.terminate()  # unfinished batches are lost in any case

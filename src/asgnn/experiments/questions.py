@@ -1,4 +1,4 @@
-"""Questions: cells of the paper's tables, and the search for settings, which uses validation nodes only."""
+"""Questions: cells of the tables, and the search for settings, which uses validation nodes only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from statistics import fmean
 
 from asgnn.errors import ConfigError
 from asgnn.experiments.figures import FIGURES, RATES, ROWS
-from asgnn.experiments.spec import SEARCHES, SMALL, TABLES, Row, Spec, load_spec
+from asgnn.experiments.spec import ABLATION, GENERALITY, SEARCHES, SMALL, TABLES, Row, Spec, load_spec, search_rank
 from asgnn.experiments.values import MAX_TRIALS, Attack, Case, Choice, Outcome, Settings, Training, trainings_of
 from asgnn.settings import check_count
 
 # The two stages of a search, the same for every model: all settings with few trials, the best ones with all trials.
 FIRST_TRIALS = 2
 FINALISTS = 5
-TOPICS = (*TABLES, *FIGURES, "all", SMALL)
+TOPICS = (*TABLES, *FIGURES, "all", ABLATION, GENERALITY, SMALL)
 
 
 @dataclass(frozen=True)
@@ -101,25 +101,35 @@ def questions(
 ) -> list[Question]:
     """The questions of a table, cell by cell; an empty restriction means everything.
 
-    A row with a frozen twin always comes with it.
+    A row comes with its frozen twin and with the rows that it is compared with. A row that has no such search is left
+    out: tuned rows have no grid, and the others are not tuned.
     """
     check_count("trials", trials, 1, MAX_TRIALS)
-    if search not in SEARCHES:
+    if search_rank(search)[0] < 0:
         raise ConfigError(f"search must be one of {', '.join(SEARCHES)}; it is {search!r}.")
     named = [spec.row(name) for name in models] or list(spec.rows)
-    wanted = {row.name for row in named} | {row.twin for row in named if row.twin}
-    for kind, given, known in (("dataset", datasets, spec.attacks), ("rate", rates, spec.rates)):
+    wanted = {row.name for row in named} | {name for row in named for name in (row.twin, *row.against) if name}
+    searches = {row.name: row.search_for(search) for row in spec.rows if row.name in wanted}
+    rows = [row for row in spec.rows if searches.get(row.name) is not None]
+    if not rows:
+        raise ConfigError(f"None of these rows of {spec.name} has a search {search!r}.")
+    # a graph of its own is found by its dataset, too
+    graphs = {name: {name, spec.case(name, spec.rates[0]).dataset} for name in spec.datasets}
+    known_names = [one for names in graphs.values() for one in names]
+    for kind, given, known in (("dataset", datasets, known_names), ("rate", rates, spec.rates)):
         for value in given:
             if value not in known:
-                raise ConfigError(f"{spec.name} has no {kind} {value}; it has {', '.join(map(str, known))}.")
+                has = spec.datasets if kind == "dataset" else spec.rates
+                raise ConfigError(f"{spec.name} has no {kind} {value}; it has {', '.join(map(str, has))}.")
+    asked = [name for given in datasets for name, names in graphs.items() if given in names] or spec.datasets
     out = []
-    for dataset in dict.fromkeys(datasets or spec.attacks):
+    for dataset in dict.fromkeys(asked):
         for rate in dict.fromkeys(rates or spec.rates):
-            for row in spec.rows:
-                if row.name in wanted:
-                    # without a search all rules are the same
-                    rules = spec.rules if len(row.candidates(search, dataset)) > 1 else spec.rules[:1]
-                    out += [Question(spec, row, spec.case(dataset, rate), rule, search, trials) for rule in rules]
+            for row in rows:
+                case, of_row = spec.case(dataset, rate), searches[row.name] or "none"
+                # without a search all rules are the same
+                rules = spec.rules if len(row.candidates(of_row, case.dataset)) > 1 else spec.rules[:1]
+                out += [Question(spec, row, case, rule, of_row, trials) for rule in rules]
     return out
 
 
@@ -173,8 +183,9 @@ def plan(
             "it cannot be restricted to datasets, models or rates."
         )
     given = splits == "given"
-    if what in FIGURES and not given:
-        raise ConfigError(f"{what} uses the given splits; {splits} splits are for tables only.")
+    if what in (*FIGURES, ABLATION, GENERALITY) and not given:
+        which = "tables" if what in FIGURES else "the tables of the paper"
+        raise ConfigError(f"{what} uses the given splits; {splits} splits are for {which} only.")
     names = [what] if what != "all" else [*TABLES, *FIGURES] if given else list(TABLES)
     waves: list[list[Question]] = []
     for name in names:

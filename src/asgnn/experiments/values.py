@@ -16,8 +16,9 @@ from asgnn.errors import ConfigError
 from asgnn.graphs import (
     OWN_FLIPS,
     POISONED,
-    PUBLISHED_SPLITS,
     Perturbation,
+    check_published,
+    count_published,
     find_dataset,
     own_source,
     own_split,
@@ -29,6 +30,7 @@ from asgnn.training.config import MAX_SEED
 Value = bool | int | float | str | None
 Settings = tuple[tuple[str, Value], ...]
 MAX_TRIALS = 10_000
+SPLIT_NAMES = "published, published:I, random or random:I with a whole number I"
 SHARE, PER_TARGET = "share of edges", "flips per target"
 MAX_PER_TARGET = 1_000
 MAX_SETTING = 1e18
@@ -97,16 +99,21 @@ READ: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class SplitName(Record):
-    """The published split, or the random split of a trial; trial ``None`` means that each trial has its own."""
+    """A published or a random split.
+
+    "random" means that trial i has the i-th random split, by the rule of the dataset; "random:I" is one of them. For a
+    dataset with several published splits, "published" means that trial i has split i modulo their number, and
+    "published:I" is one of them. Other datasets have one published split or none.
+    """
 
     kind: str
     trial: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("published", "random") or (self.kind == "published" and self.trial is not None):
-            raise ConfigError(f"split must be published, random or random:I with a whole number I; it is {self}.")
+        if self.kind not in ("published", "random"):
+            raise ConfigError(f"split must be {SPLIT_NAMES}; it is {self}.")
         if self.trial is not None:
-            check_count("I in the split random:I", self.trial, 0, MAX_SEED)
+            check_count(f"I in the split {self.kind}:I", self.trial, 0, MAX_SEED)
 
     def __str__(self) -> str:
         return self.kind if self.trial is None else f"{self.kind}:{self.trial}"
@@ -115,8 +122,20 @@ class SplitName(Record):
     def parse(cls, text: str) -> SplitName:
         kind, colon, trial = text.partition(":")
         if colon and not (trial.isascii() and trial.isdecimal() and len(trial) < 40):
-            raise ConfigError(f"split must be published, random or random:I with a whole number I; it is {text!r}.")
+            raise ConfigError(f"split must be {SPLIT_NAMES}; it is {text!r}.")
         return cls(kind, int(trial) if colon else None)
+
+    @classmethod
+    def usual(cls, dataset: str) -> SplitName:
+        """The published splits of a dataset, or random ones if it has none."""
+        return cls("published" if count_published(dataset) else "random")
+
+    def of_trial(self, dataset: str, trial: int) -> SplitName:
+        """The split of one trial, for a name that means another split for each trial; else the name itself."""
+        count = count_published(dataset) if self.kind == "published" else 0
+        if self.trial is not None or count == 1:
+            return self
+        return SplitName(self.kind, trial % count if count else trial)
 
 
 @dataclass(frozen=True)
@@ -184,7 +203,7 @@ class Case(Record):
 
     def of_trial(self, trial: int) -> Case:
         """The same case with the split of one trial."""
-        return replace(self, split=SplitName("random", trial)) if self.split == SplitName("random") else self
+        return replace(self, split=self.split.of_trial(self.dataset, trial))
 
     @property
     def amount(self) -> float:
@@ -269,7 +288,8 @@ class Choice(Record):
     Attributes:
         table: the name of the specification, such as "table1" or, on random splits, "table1-random".
         rule: "validation", "attacked validation" (on validation nodes attacked like the test nodes) or "none".
-        search: the grid that was searched: "paper", "wide", "small" or "none".
+        search: what was searched: a grid ("paper", "wide" or "small"), candidates of asgnn.training.tune ("tune",
+            "tune-N", "portfolio", or "small" for a tuned row) or "none".
         tried: the number of settings tried.
         trainings: the keys of the reported trials, in the order of their seeds.
     """
@@ -291,16 +311,20 @@ class Choice(Record):
         return key_of({**asked, **self.case.as_dict(), "trials": len(self.trainings)})
 
 
+ENSEMBLE = "ensemble"
+
+
 @dataclass(frozen=True)
 class Series:
-    """Measurements of a trained model layer by layer, which a figure shows.
+    """Measurements of trained models beside their outcomes: layer by layer, which a figure shows, or together.
 
     Attributes:
         training: the key of the training.
         kind: "objective" (content: "trained", the number of layers in training, and "terms", a list with the value of
             each term by name at the start and after each layer) or "weights" (content: "clean" and, if edges were
             added, "added", each a list with the quantiles "q05", "q25", "q50", "q75", "q95" and the "mean" of the edge
-            weights at the start and after each layer).
+            weights at the start and after each layer); or :data:`ENSEMBLE` (of the first of the trainings of a
+            :class:`Choice`; content: "trials", their number, and "figures", those of their mean probability by name).
     """
 
     training: str
@@ -332,16 +356,14 @@ def parse_case(dataset: str, attack: str | None = None, amount: float = 0.0, spl
         dataset: a name of ``asgnn.graphs.DATASETS``.
         attack: see :func:`parse_attack`; ``None`` for the clean graph.
         amount: flips as a share of the edges, or per target.
-        split: "published", "random" (one per trial) or "random:I". Default: the split that the attack was made
-            against, else the published one, else "random".
+        split: "published", "published:I", "random" or "random:I", see :class:`SplitName`. Default: the split that the
+            attack was made against, else the published ones, else "random".
     """
     name = find_dataset(dataset).name
     named = None if split is None else SplitName.parse(split)
-    if named == SplitName("published") and name not in PUBLISHED_SPLITS:
-        raise ConfigError(
-            f"No split of {name} is published, only of {', '.join(PUBLISHED_SPLITS)}; use the split random."
-        )
-    usual = SplitName("published" if name in PUBLISHED_SPLITS else "random")
+    if named is not None and named.kind == "published":
+        check_published(name, named.of_trial(name, 0).trial)
+    usual = SplitName.usual(name)
     if attack is None:
         if amount:
             raise ConfigError(f"A rate of {amount:g} needs an attack: choose one of {', '.join(NAMES)}.")

@@ -12,22 +12,34 @@ from asgnn.graphs.convert import (
 from asgnn.graphs.datasets import DATASETS, Dataset, available, find_dataset, load_dataset
 from asgnn.graphs.flips import POISONED, Perturbation, diff, load_poisoned, published
 from asgnn.graphs.own import OWN_FLIPS, load_own, own_source, own_split
+from asgnn.graphs.planted import JUDGING, PLANTED, TUNING, Gaussian, Words, planted_graph
 from asgnn.graphs.prepare import prepare
+from asgnn.graphs.prior import FeaturePrior
+from asgnn.graphs.published_splits import PUBLISHED_SPLITS, check_published, count_published, published_split
 from asgnn.graphs.sources import Source, fetch, read_npz
-from asgnn.graphs.splits import PUBLISHED_SPLITS, Split, apply_split, published_split, random_split, split_of
+from asgnn.graphs.splits import Split, SplitRule, apply_split, random_split, split_of
 
 __all__ = [
     "DATASETS",
+    "JUDGING",
     "OWN_FLIPS",
+    "PLANTED",
     "POISONED",
     "PUBLISHED_SPLITS",
+    "TUNING",
     "Dataset",
+    "FeaturePrior",
+    "Gaussian",
     "Perturbation",
     "Source",
     "Split",
+    "SplitRule",
+    "Words",
     "apply_split",
     "available",
+    "check_published",
     "check_split",
+    "count_published",
     "describe",
     "diff",
     "fetch",
@@ -43,6 +55,7 @@ __all__ = [
     "num_classes",
     "own_source",
     "own_split",
+    "planted_graph",
     "prepare",
     "published",
     "published_split",

@@ -132,6 +132,12 @@ class Features:
         return value.dtype
 
     @property
+    def device(self) -> torch.device:
+        value = self.dense if self.by_row is None else self.by_row.value
+        assert value is not None
+        return value.device
+
+    @property
     def size_of_mask(self) -> tuple[int, ...]:
         """The shape of one trial's dropout mask: one bit per stored entry."""
         return (self.num_nodes, self.num_features) if self.by_row is None else tuple(self.by_row.value.shape)

@@ -18,8 +18,8 @@ from asgnn.errors import ConfigError, DataCorrupt, GraphError
 from asgnn.graphs.checks import check_edges, check_nodes, check_pairs, check_size, check_weights, nodes_of
 from asgnn.graphs.datasets import CSR, csr_from, find_dataset, load_dataset
 from asgnn.graphs.keys import MAX_NODES, contains, from_keys, single_keys, sort_keys, to_keys
+from asgnn.graphs.published_splits import node_list, read_json
 from asgnn.graphs.sources import PRO_GNN, Source, fetch, read_npz, write_npz
-from asgnn.graphs.splits import node_list, read_json
 from asgnn.settings import check_count
 
 

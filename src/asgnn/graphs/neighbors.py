@@ -15,7 +15,7 @@ from asgnn.errors import ConfigError
 from asgnn.graphs.csr import segment_sum
 from asgnn.graphs.features import Features, Rows
 from asgnn.graphs.keys import from_keys, to_keys, unique_keys
-from asgnn.graphs.similarity import METRICS, Measure, Metric, kind_of, measure_of, standardised, without_features
+from asgnn.graphs.similarity import METRICS, Measure, Metric, comparable, kind_of, measure_of, without_features
 from asgnn.settings import check_choice, check_count
 
 # Similarities per block of rows: 128 MB in double precision.
@@ -137,7 +137,7 @@ class _Compared:
 def _compared(features: Features, measure: Measure) -> _Compared:
     binary = measure != "standardised" and kind_of(features) == "binary"
     if measure == "standardised" or features.by_row is None:
-        x = standardised(features) if measure == "standardised" else features.to_dense().detach().double().nan_to_num()
+        x = comparable(features, measure)
         size = x.square().sum(dim=1)
         return _Compared(x if binary else torch.nn.functional.normalize(x, dim=1, eps=1e-300), size, measure, binary)
     rows = features.by_row

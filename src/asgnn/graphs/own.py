@@ -14,7 +14,7 @@ from asgnn.settings import check_number
 LARGEST_RATE = 0.25
 # attack → dataset → the split whose training labels the attacker knew
 OWN_FLIPS: dict[str, dict[str, str]] = {
-    "metattack": {"cora": "random:0", "acm": "random:0"},
+    "metattack": {"cora": "random:0", "acm": "random:0", "polblogs": "random:0"},
     "nettack": {"cora_ml": "published", "acm": "random:0"},
 }
 
@@ -26,7 +26,7 @@ def own_split(name: str, attack: str) -> str:
     if dataset not in made_for:
         raise ConfigError(
             f"The package does not include {attack} flips of {dataset}"
-            f"{', only of ' + ' and '.join(made_for) if made_for else ''}; create some with asgnn attack."
+            f"{', only of ' + ', '.join(made_for) if made_for else ''}; create some with asgnn attack."
         )
     return made_for[dataset]
 
@@ -48,7 +48,7 @@ def load_own(name: str, attack: str, rate: float) -> Perturbation:
     """Returns included flips; their ``meta`` has the command, the version and the machine that made them.
 
     Args:
-        name: Dataset: for Metattack cora or acm, for Nettack cora_ml or acm.
+        name: Dataset: for Metattack cora, acm or polblogs, for Nettack cora_ml or acm.
         attack: ``"metattack"`` or ``"nettack"``.
         rate: For Metattack the flips divided by the edges, above 0 and up to 0.25; for Nettack the flips per target,
             1 to 5.

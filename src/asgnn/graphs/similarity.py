@@ -151,23 +151,32 @@ def pair_similarity(features: Features, row: Tensor, col: Tensor, metric: Metric
             ones.
     """
     check_pairs(torch.stack([row, col]), features.num_nodes, "The pairs")
-    measure = measure_of(features, metric, "jaccard")
     missing = without_features(features)
+    similarity = measured(features, row, col, measure_of(features, metric, "jaccard"))
+    return torch.where(missing[row] | missing[col], torch.nan, similarity)
+
+
+def measured(features: Features, row: Tensor, col: Tensor, measure: Measure) -> Tensor:
+    """Returns the similarity of pairs of nodes by a given measure; 0 if a row has norm 0. Cost as above."""
     if measure == "standardised" or features.by_row is None:
-        x = standardised(features) if measure == "standardised" else features.to_dense().detach().double().nan_to_num()
+        x = comparable(features, measure)
         size = x.square().sum(dim=1)
         at = zip(row.split(BLOCK), col.split(BLOCK), strict=True)
-        found = [(x[i] * x[j]).sum(dim=1) for i, j in at] or [x.new_zeros(0)]
-        shared = torch.cat(found)
+        shared = torch.cat([(x[i] * x[j]).sum(dim=1) for i, j in at])
     else:
         matrix = features.to_scipy()
-        size = torch.from_numpy(matrix.multiply(matrix).sum(axis=1))
         there, back = row.cpu().numpy(), col.cpu().numpy()
         starts = range(0, there.size, BLOCK)
-        dots = [_dots(matrix, there[at : at + BLOCK], back[at : at + BLOCK]) for at in starts] or [np.zeros(0)]
-        shared = torch.from_numpy(np.concatenate(dots)).to(row.device)
-        size = size.to(row.device)
+        dots = [_dots(matrix, there[at : at + BLOCK], back[at : at + BLOCK]) for at in starts]
+        shared = torch.from_numpy(np.concatenate([np.zeros(0), *dots])).to(row.device)
+        size = torch.from_numpy(matrix.multiply(matrix).sum(axis=1)).to(row.device)
     whole = size[row] + size[col] - shared if measure == "jaccard" else (size[row] * size[col]).sqrt()
     # A row of standardised zeros, the mean of all, is like no other: 0.
-    similarity = torch.where(whole > 0, shared / whole, 0.0)
-    return torch.where(missing[row] | missing[col], torch.nan, similarity)
+    return torch.where(whole > 0, shared / whole, 0.0)
+
+
+def comparable(features: Features, measure: Measure) -> Tensor:
+    """Returns the dense rows (N, F) whose cosine, or Jaccard index, is the similarity; missing ones are 0."""
+    if measure == "standardised":
+        return standardised(features)
+    return features.to_dense().detach().double().nan_to_num()

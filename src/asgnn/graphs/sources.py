@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import importlib.util
 import io
 import math
 import os
@@ -85,6 +86,43 @@ def mirror_folder() -> Path | None:
     if not folder.is_dir():
         raise DataUnavailable(f"ASGNN_MIRROR is set to {value}, which is not a folder; correct it or unset it.")
     return folder
+
+
+@dataclass(frozen=True)
+class PackageFile:
+    """A file that an installed package contains; a copy in the cache stands in where the package is missing.
+
+    Args:
+        module: The package as it is imported.
+        project: The package as it is installed, also its folder in the cache.
+        path: Of the file within the package.
+    """
+
+    module: str
+    project: str
+    path: str
+
+    def installed(self) -> Path | None:
+        """Returns the file of the installed package, without importing it; ``None`` if there is none."""
+        found = importlib.util.find_spec(self.module)
+        folders = [] if found is None else found.submodule_search_locations or []
+        return next((file for folder in folders if (file := Path(folder) / self.path).is_file()), None)
+
+    def within(self, folder: Path) -> Path:
+        """Returns the path of the copy in a cache."""
+        return folder / self.project / PurePosixPath(self.path).name
+
+
+def find_packaged(source: PackageFile, root: str | Path | None = None) -> Path:
+    """Returns the path of a package's file: of the installed package, else the copy in the cache."""
+    copy = source.within(cache_folder(root))
+    found = source.installed() or (copy if copy.is_file() else None)
+    if found is None:
+        raise DataUnavailable(
+            f"{PurePosixPath(source.path).name} is part of {source.project}, which is not installed: run "
+            f"pip install {source.project}, or copy {source.module}/{source.path} from another machine to {copy}."
+        )
+    return found
 
 
 def fetch(source: Source, root: str | Path | None = None) -> Path:

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.errors import ConfigError, DataCorrupt, GraphError
+from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.checks import SPLITS, check_split, labels_of, nodes_of, validate
-from asgnn.graphs.datasets import find_dataset
-from asgnn.graphs.sources import PRO_GNN, Source, fetch
 from asgnn.settings import check_count, check_number
-
-PUBLISHED_SPLITS: dict[str, Source] = {
-    name: Source(*PRO_GNN, f"splits/{name}_prognn_splits.json", sha256)
-    for name, sha256 in {
-        "cora": "40a3e7e4025c349095d425c597a9db53b2ddd2437f0d5ccf7b46417d912f1db0",
-        "citeseer": "12ab5787371b8826691d0c6f33ba7c250dff2754a0f571578bc83920594bb9a3",
-        "cora_ml": "0ac1ce174624eb1143d0ddfe72dd11ebbb5562b1e60dc69e427c570cafd71e09",
-    }.items()
-}
 
 
 # eq=False: == between tensors does not give a bool.
@@ -49,36 +35,100 @@ class Split:
         return masks[0], masks[1], masks[2]
 
 
-def random_split(data: Data, trial: int, *, train: float = 0.1, val: float = 0.1) -> Split:
-    """Returns a random train/validation/test split of the labelled nodes; the remaining nodes are for testing.
+@dataclass(frozen=True)
+class SplitRule:
+    """The sizes of the parts of a random split, the arguments of :func:`random_split`.
 
-    Classes are not balanced. The order of the nodes depends only on N and ``trial``, so all models and attacks of a
-    trial use the same split. Unlabelled nodes are left out; without ``y``, every node counts as labelled.
+    Args:
+        train: The fraction of the labelled nodes for training; ``None`` if ``train_per_class`` is given, or for 0.1.
+        val: The fraction of the labelled nodes for validation. The remaining ones are for testing.
+        train_per_class: The number of training nodes of each class, in place of ``train``.
+    """
+
+    train: float | None = None
+    val: float = 0.1
+    train_per_class: int | None = None
+
+    def __post_init__(self) -> None:
+        check_number("val", self.val, 0, 1, "()")
+        if self.train_per_class is not None:
+            check_count("train_per_class", self.train_per_class)
+            if self.train is not None:
+                raise ConfigError(
+                    f"train={self.train!r} and train_per_class={self.train_per_class!r} exclude each other; "
+                    "give one of them."
+                )
+            return
+        train = 0.1 if self.train is None else self.train
+        check_number("train", train, 0, 1, "()")
+        if train + self.val >= 1:
+            raise ConfigError(f"train={train!r} and val={self.val!r} must sum to less than 1.")
+        object.__setattr__(self, "train", train)
+
+    def __str__(self) -> str:
+        if self.train is None:
+            return f"{self.train_per_class} nodes per class for training, {100 * self.val:g} % for validation"
+        shares = (self.train, self.val, 1 - self.train - self.val)
+        return "/".join(f"{100 * share:.4g}" for share in shares) + " % train/validation/test"
+
+
+USUAL_RULE = SplitRule()  # 10/10/80
+
+
+def random_split(
+    data: Data, trial: int, *, train: float | None = None, val: float = 0.1, train_per_class: int | None = None
+) -> Split:
+    r"""Returns a random train/validation/test split of the labelled nodes; the remaining nodes are for testing.
+
+    The order of the nodes depends only on N and ``trial``, so all models and attacks of a trial use the same split.
+    Classes are balanced only by ``train_per_class``: the training nodes are then the first ones of each class in this
+    order. Unlabelled nodes are left out; without ``y``, every node counts as labelled. Time :math:`O(N \log N)`.
 
     Args:
         data: The graph.
         trial: The number of the trial, used as the seed.
-        train: The fraction of the labelled nodes for training.
+        train: The fraction of the labelled nodes for training. Default: 0.1.
         val: The fraction of the labelled nodes for validation.
+        train_per_class: The number of training nodes of each class, in place of ``train``.
     """
     check_count("trial", trial, 0, 2**63 - 1)
-    check_number("train", train, 0, 1, "()")
-    check_number("val", val, 0, 1, "()")
-    if train + val >= 1:
-        raise ConfigError(f"train={train!r} and val={val!r} must sum to less than 1.")
+    rule = SplitRule(train, val, train_per_class)
     order = torch.randperm(nodes_of(data), generator=torch.Generator().manual_seed(int(trial)))
-    nodes = "nodes"
+    nodes, labels = "nodes", None
     if getattr(data, "y", None) is not None:
         order = order[labels_of(data).cpu()[order] >= 0]
-        nodes = "labelled nodes"
-    num_train, num_val = round(train * order.numel()), round(val * order.numel())
+        nodes, labels = "labelled nodes", labels_of(data).cpu()
+    if rule.train is None:
+        order, num_train = _by_class(order, labels, int(rule.train_per_class or 0))
+        wanted = f"train_per_class={rule.train_per_class}"
+    else:
+        num_train, wanted = round(rule.train * order.numel()), f"train={rule.train}"
+    num_val = round(rule.val * order.numel())
     num_test = order.numel() - num_train - num_val
     if min(num_train, num_val, num_test) < 1:
         raise GraphError(
-            f"A graph of {order.numel()} {nodes} is too small for train={train} and val={val}: "
-            f"the parts would have {num_train}, {num_val} and {num_test} nodes."
+            f"A graph of {order.numel()} {nodes} is too small for {wanted} and val={rule.val}: "
+            f"the parts would have {num_train}, {num_val} and {max(num_test, 0)} nodes."
         )
     return Split(*(part.sort().values for part in order.split([num_train, num_val, num_test])))
+
+
+def _by_class(order: Tensor, labels: Tensor | None, count: int) -> tuple[Tensor, int]:
+    """Returns the order with the first ``count`` nodes of each class in front, and the number of these."""
+    if labels is None:
+        raise GraphError("train_per_class needs labels, but the graph has no y.")
+    label = labels[order]
+    sizes = torch.bincount(label)
+    short = (sizes > 0) & (sizes < count)
+    if bool(short.any()):
+        at = int(short.nonzero()[0])
+        raise GraphError(f"Class {at} has {int(sizes[at])} labelled nodes, fewer than train_per_class={count}.")
+    # A stable sort keeps the random order within a class.
+    by_label = label.argsort(stable=True)
+    place = torch.empty_like(order)
+    place[by_label] = torch.arange(order.numel()) - (sizes.cumsum(0) - sizes)[label[by_label]]
+    first = place < count
+    return torch.cat([order[first], order[~first]]), int(first.sum())
 
 
 def split_of(data: Data, split: Split | None = None) -> Split:
@@ -108,40 +158,6 @@ def split_of(data: Data, split: Split | None = None) -> Split:
         stacklevel=2,
     )
     return split
-
-
-def published_split(name: str, root: str | Path | None = None) -> Split:
-    """Returns the split published with Pro-GNN (Jin et al. 2020) for a graph of :func:`load_dataset`.
-
-    The published attacks were made for this split. On Cora and Citeseer it omits one node.
-    """
-    dataset = find_dataset(name)
-    if dataset.name not in PUBLISHED_SPLITS:
-        raise ConfigError(
-            f"Pro-GNN has no split of {dataset.name}, only of {', '.join(PUBLISHED_SPLITS)}; use random_split instead."
-        )
-    path = fetch(PUBLISHED_SPLITS[dataset.name], root)
-    content = read_json(path)
-    return Split(*(node_list(content, f"idx_{part}", path) for part in SPLITS))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as cause:
-        raise DataCorrupt(f"{path} is not valid JSON: {cause}.") from cause
-    if not isinstance(content, dict):
-        raise DataCorrupt(f"{path} contains a JSON {type(content).__name__} instead of an object.")
-    return content
-
-
-def node_list(content: dict[str, Any], key: str, path: Path) -> Tensor:
-    """Returns the sorted list of node indices under ``key``."""
-    numbers = content.get(key)
-    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-        raise DataCorrupt(f"{path} has no list of node indices named {key}.")
-    return torch.tensor(numbers, dtype=torch.int64).sort().values
 
 
 def apply_split(data: Data, split: Split) -> Data:

@@ -57,34 +57,44 @@ class HStep(torch.autograd.Function):
 
 
 class DegreeSStep(torch.autograd.Function):
-    """c₀S + c₁A − c₂ − c₃(e_i + e_j) − c₄‖h_i − h_j‖², clipped to [0, 1], and 1 on self-loops, with c (5, T)."""
+    """The structure step of q with c (5, T); self-loops stay 1.
+
+    With u = c₂ + c₃(e_i + e_j) + c₄‖h_i − h_j‖² it is c₀S + c₁A − u, clipped to [0, 1], for the quadratic penalty and
+    c₀S + c₁A·w(u) for another one, whose w is that of :mod:`asgnn.asmp.penalties`.
+    """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, x: Tensor, s: Tensor, c: Tensor, weight: Tensor, adj: Adjacency) -> Tensor:
+    def forward(
+        ctx: Any, h: Tensor, x: Tensor, s: Tensor, c: Tensor, weight: Tensor, adj: Adjacency, penalty: str
+    ) -> Tensor:
         h, x, s, c = (part.contiguous() for part in (h, x, s, c))
-        out, free = torch.empty_like(s), torch.empty_like(s, dtype=torch.bool)
+        # for the backward pass: where S was not clipped, or u
+        seen = torch.empty_like(s, dtype=torch.uint8) if penalty == "quadratic" else torch.empty_like(s)
+        out = torch.empty_like(s)
         shape, blocks = tile(h)
         _degree_s_step[triton.cdiv(s.size(0), shape["ENTRIES"]), blocks](
-            adj.row, adj.col, weight, s, h, x, c, out, free.view(torch.uint8), s.size(0), *h.shape[1:], **shape
-        )
-        ctx.adj = adj
-        ctx.save_for_backward(h, x, s, c, weight, free)
+            adj.row, adj.col, weight, s, h, x, c, out, seen, s.size(0), *h.shape[1:],
+            PENALTY=penalty, **shape,
+        )  # fmt: skip
+        ctx.adj, ctx.penalty = adj, penalty
+        ctx.save_for_backward(h, x, s, c, weight, seen)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        h, x, s, c, weight, free = ctx.saved_tensors
+        h, x, s, c, weight, seen = ctx.saved_tensors
         adj, grad = ctx.adj, grad.contiguous()
-        to_weight = _to_weight(grad, free, c) if ctx.needs_input_grad[4] else None
         to_h, to_x, to_s = torch.empty_like(h), torch.empty_like(h), torch.empty_like(s)
+        by_weight = torch.empty_like(s) if ctx.needs_input_grad[4] else None
         parts = h.new_empty(5, h.size(0), h.size(2))
         shape, blocks = tile(h)
         _degree_s_step_back[h.size(0), blocks](
-            adj.crow, adj.col, adj.reverse, weight, s, h, x, c, free.view(torch.uint8), grad, to_h, to_x, to_s, parts,
-            *h.shape, **shape,
+            adj.crow, adj.col, adj.reverse, weight, s, h, x, c, seen, grad, to_h, to_x, to_s, by_weight, parts,
+            *h.shape, PENALTY=ctx.penalty, TO_WEIGHT=by_weight is not None, **shape,
         )  # fmt: skip
-        return to_h, to_x, to_s, parts.sum(1), to_weight, None
+        to_weight = None if by_weight is None else by_weight.sum(1)
+        return to_h, to_x, to_s, parts.sum(1), to_weight, None, None
 
 
 class PaperSStep(torch.autograd.Function):
@@ -128,7 +138,7 @@ class PaperSStep(torch.autograd.Function):
 
 
 def _to_weight(grad: Tensor, free: Tensor, c: Tensor) -> Tensor:
-    """(E,) the gradient in A, which enters both structure steps as c₁A; used by attacks, never in training."""
+    """(E,) the gradient in A, which enters the structure step as c₁A; used by attacks, never in training."""
     return (c[1] * torch.where(free, grad, 0.0)).sum(1)
 
 
@@ -142,6 +152,23 @@ def _row(table, i, t, trials):
 def _where_free(grad, free, at, mask):
     """The gradient in the new S where it was not clipped, else 0."""
     return tl.where(tl.load(free + at, mask=mask, other=0) != 0, tl.load(grad + at, mask=mask, other=0.0), 0.0)
+
+
+@triton.jit
+def _weight(u, PENALTY: tl.constexpr):
+    """w(u) and its derivative; a negative u counts as 0."""
+    positive = tl.maximum(u, 0.0)
+    if PENALTY == "entropic":
+        w = tl.exp(-positive)
+        slope = tl.where(u >= 0, -w, 0.0)
+    elif PENALTY == "cauchy":
+        w = 1 / (1 + positive)
+        slope = tl.where(u >= 0, -w * w, 0.0)
+    else:  # "mcp"
+        root = 1 / tl.sqrt(tl.minimum(tl.maximum(u, 0.25), 1.0))
+        w = root - 1
+        slope = tl.where((u >= 0.25) & (u <= 1), -root * root * root / 2, 0.0)
+    return w, slope
 
 
 @triton.jit
@@ -213,8 +240,8 @@ def _h_step_back(
 
 @triton.jit
 def _degree_s_step(
-    row, col, weight, s, h, x, coefficients, out, free, entries, channels, trials,
-    ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+    row, col, weight, s, h, x, coefficients, out, seen, entries, channels, trials,
+    PENALTY: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
@@ -234,52 +261,78 @@ def _degree_s_step(
     c4 = _row(coefficients, 4, t, trials)[None, :]
     at = e[:, None] * trials + t[None, :]
     a = tl.load(weight + e, mask=valid, other=0.0)[:, None]
-    new = c0 * tl.load(s + at, mask=mask, other=0.0) + (c1 * a - c2) - c3 * from_x - c4 * distance
+    old = c0 * tl.load(s + at, mask=mask, other=0.0)
     loop = (i == j)[:, None]
-    tl.store(free + at, ((new >= 0) & (new <= 1) & (loop == 0)).to(tl.uint8), mask=mask)
+    if PENALTY == "quadratic":
+        new = old + (c1 * a - c2) - c3 * from_x - c4 * distance
+        tl.store(seen + at, ((new >= 0) & (new <= 1) & (loop == 0)).to(tl.uint8), mask=mask)
+    else:
+        u = c2 + c3 * from_x + c4 * distance
+        w, _ = _weight(u, PENALTY)
+        new = old + c1 * a * w
+        tl.store(seen + at, u, mask=mask)
     tl.store(out + at, tl.where(loop, 1.0, tl.minimum(tl.maximum(new, 0.0), 1.0)), mask=mask)
 
 
 @triton.jit
 def _degree_s_step_back(
-    crow, col, reverse, weight, s, h, x, coefficients, free, grad, to_h, to_x, to_s, parts, nodes, channels, trials,
+    crow, col, reverse, weight, s, h, x, coefficients, seen, grad, to_h, to_x, to_s, by_weight, parts,
+    nodes, channels, trials, PENALTY: tl.constexpr, TO_WEIGHT: tl.constexpr,
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
-    """With m the gradient where S was not clipped: ∂/∂h_i = −2 Σ_j (m_ij + m_ji)(c₄(h_i − h_j) + c₃(h_i − x_i))."""
+    """∂/∂h_i = −2 Σ_j (m_ij + m_ji)(c₄(h_i − h_j) + c₃(h_i − x_i)) with −m the gradient in u.
+
+    Quadratic: m is the gradient in S where S was not clipped. Else it is the gradient in S times −c₁A·w′(u).
+    """
     node = tl.program_id(0).to(tl.int64)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
     row_offset = node * channels * trials + offset
     c0 = _row(coefficients, 0, t, trials)
+    c1 = _row(coefficients, 1, t, trials)
     c3 = _row(coefficients, 3, t, trials)
     c4 = _row(coefficients, 4, t, trials)
     h_i = tl.load(h + row_offset, mask=inside, other=0.0)
     far = h_i - tl.load(x + row_offset, mask=inside, other=0.0)
     total = tl.zeros((CHANNELS, TRIALS), dtype=s.dtype.element_ty)
     sum_both = tl.zeros((TRIALS,), dtype=s.dtype.element_ty)
-    sum_m, sum_ms, sum_ma, sum_m_distance = sum_both, sum_both, sum_both, sum_both
+    sum_m, sum_gs, sum_a, sum_m_distance = sum_both, sum_both, sum_both, sum_both
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
         e, valid, j, mask, at = entries_of(col, start, end, t, t_mask, trials, ENTRIES)
         back = tl.load(reverse + e, mask=valid, other=0)
         at_back = back[:, None] * trials + t[None, :]
-        m = _where_free(grad, free, at, mask)
-        m_back = _where_free(grad, free, at_back, mask)
-        tl.store(to_s + at, c0[None, :] * m, mask=mask)
+        a = tl.load(weight + e, mask=valid, other=0.0)[:, None]
+        if PENALTY == "quadratic":
+            g = _where_free(grad, seen, at, mask)
+            m = g
+            m_back = _where_free(grad, seen, at_back, mask)
+            by_a = g  # the gradient in c₁A
+        else:
+            edge = mask & (j != node)[:, None]
+            g = tl.load(grad + at, mask=edge, other=0.0)
+            w, slope = _weight(tl.load(seen + at, mask=mask, other=0.0), PENALTY)
+            by_u = -c1[None, :] * a * slope
+            m = by_u * g
+            m_back = by_u * tl.load(grad + at_back, mask=edge, other=0.0)  # u and A are symmetric
+            by_a = g * w
+        tl.store(to_s + at, c0[None, :] * g, mask=mask)
+        if TO_WEIGHT:
+            tl.store(by_weight + at, c1[None, :] * by_a, mask=mask)
         h_j = rows_of(h, j, valid, inside, offset, channels, trials)
         difference = h_i[None, :, :] - h_j
         both = m + m_back
         total += tl.sum(both[:, None, :] * difference, axis=0)
         sum_both += tl.sum(both, axis=0)
         sum_m += tl.sum(m, axis=0)
-        sum_ms += tl.sum(m * tl.load(s + at, mask=mask, other=0.0), axis=0)
-        sum_ma += tl.sum(m * tl.load(weight + e, mask=valid, other=0.0)[:, None], axis=0)
+        sum_gs += tl.sum(g * tl.load(s + at, mask=mask, other=0.0), axis=0)
+        sum_a += tl.sum(by_a * a, axis=0)
         sum_m_distance += tl.sum(m * tl.sum(difference * difference, axis=1), axis=0)
     by_x = (2 * c3 * sum_both)[None, :] * far
     tl.store(to_x + row_offset, by_x, mask=inside)
     tl.store(to_h + row_offset, (-2 * c4)[None, :] * total - by_x, mask=inside)
     part = parts + node * trials + t
-    tl.store(part, sum_ms, mask=t_mask)
-    tl.store(part + nodes * trials, sum_ma, mask=t_mask)
+    tl.store(part, sum_gs, mask=t_mask)
+    tl.store(part + nodes * trials, sum_a, mask=t_mask)
     tl.store(part + 2 * nodes * trials, -sum_m, mask=t_mask)
     tl.store(part + 3 * nodes * trials, -sum_both * tl.sum(far * far, axis=0), mask=t_mask)
     tl.store(part + 4 * nodes * trials, -sum_m_distance, mask=t_mask)

@@ -17,6 +17,7 @@ from asgnn.models.purify import purify
 from asgnn.models.rung import RUNG
 from asgnn.models.sgc import SGC
 from asgnn.models.softmedian import SoftMedianGCN
+from asgnn.models.witness import Witness
 
 __all__ = [
     "APPNP",
@@ -36,6 +37,7 @@ __all__ = [
     "NodeClassifier",
     "ProGNN",
     "SoftMedianGCN",
+    "Witness",
     "purify",
     "stack",
     "unstack",

@@ -14,11 +14,13 @@ from asgnn.asmp.propagate import Backend
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
+from asgnn.graphs.hops import with_hops
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
-from asgnn.settings import PerTrial, check_choice
+from asgnn.settings import PerTrial, check_choice, check_count
 
 Constraint = Literal["descent", "positive", "free"]
+MAX_HOPS = 100
 
 # A float32 sigmoid rounds to 1 above 17 and to 0 below −104; clamping to this range keeps both bounds strict.
 SHARE = (1e-30, 1 - 1e-6)
@@ -187,6 +189,8 @@ class ASGNN(NodeClassifier):
         num_layers: K, the number of ASMP layers.
         dropout: dropout rate on the input features and between the layers of the MLP.
         mlp_layers: the number of linear layers of the MLP.
+        hops: the MLP also sees the mean features of the neighbours up to this distance: [Z, ÂZ, …, Â^hops Z] with
+            Â = D⁻¹A without self-loops. Useful where neighbours are unlike (heterophily).
         params, scheme, learn, constraint, backend: see :class:`ASMP`.
 
     Time O(nnz(Z) H + N H C + K E C), memory O(F H + N H + K E) with edge support.
@@ -201,6 +205,7 @@ class ASGNN(NodeClassifier):
         num_layers: int = 8,
         dropout: PerTrial = 0.8,
         mlp_layers: int = 2,
+        hops: int = 0,
         params: ASMPParams | None = None,
         scheme: Scheme | None = None,
         learn: Collection[str] = SCALARS,
@@ -208,7 +213,9 @@ class ASGNN(NodeClassifier):
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
-        self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
+        check_count("hops", hops, 0, MAX_HOPS)
+        self.hops = hops
+        self.mlp = MLPBlock(in_channels * (1 + hops), hidden_channels, out_channels, mlp_layers, dropout)
         self.asmp = ASMP(num_layers, params=params, scheme=scheme, learn=learn, constraint=constraint, backend=backend)
         self.repeatable = self.asmp.scheme.support == "edges"  # with dense support the sign of λ is read on the CPU
 
@@ -223,11 +230,14 @@ class ASGNN(NodeClassifier):
     ) -> Tensor:
         """(N, out_channels); ``num_layers`` may differ from the number used in training."""
         features = Features.of(x)
-        adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
+        adj = self.informed(features, Adjacency.of(edge_index, features.num_nodes, edge_weight))
         return self.unstacked(self.logits(features, adj, rng, num_layers))
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng, num_layers: int | None = None) -> Tensor:
-        return self.asmp.run(self.mlp(features, rng), adj, num_layers).h
+        return self.asmp.run(self.mlp(self._inputs(features, adj), rng), adj, num_layers).h
+
+    def _inputs(self, features: Features, adj: Adjacency) -> Features:
+        return with_hops(features, adj, self.hops) if self.hops else features
 
     @torch.no_grad()
     def structure(
@@ -240,11 +250,13 @@ class ASGNN(NodeClassifier):
     ) -> Propagation:
         """Return the edge weights after every layer and the objective, without dropout."""
         features = Features.of(x)
-        adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
+        adj = self.informed(features, Adjacency.of(edge_index, features.num_nodes, edge_weight))
         was_training = self.training
         self.eval()
         try:
-            return self.asmp.run(self.unstacked(self.mlp(features)), adj, num_layers, weights=True, trace=True)
+            return self.asmp.run(
+                self.unstacked(self.mlp(self._inputs(features, adj))), adj, num_layers, weights=True, trace=True
+            )
         finally:
             self.train(was_training)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,27 @@ from torch import Tensor, nn
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
+from asgnn.graphs.prior import FeaturePrior
 from asgnn.models.layers import Rng
+from asgnn.models.witness import Testimony, Witness, weighted
 from asgnn.settings import bound_settings, settings_of
 
 
 class _Recorded(type):
-    """Records the constructor settings of every model, so that no model has to list them again."""
+    """Gives every model the arguments ``prior`` and ``witness``, and records its constructor settings.
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    So no model has to take these arguments or to list its settings again.
+    """
+
+    def __call__(
+        cls, *args: Any, prior: FeaturePrior | None = None, witness: Witness | None = None, **kwargs: Any
+    ) -> Any:
         model = super().__call__(*args, **kwargs)
-        model.settings = bound_settings(cls, args, kwargs)
+        for name, value, kind in (("prior", prior, FeaturePrior), ("witness", witness, Witness)):
+            if not isinstance(value, kind | None):
+                raise ConfigError(f"{name} must be a {kind.__name__} or None; it is {value!r}.")
+        model.prior, model.witness = prior, witness
+        model.settings = bound_settings(cls, args, {**kwargs, "prior": prior, "witness": witness})
         return model
 
 
@@ -31,10 +42,22 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
     A subclass defines its constructor, which declares its settings, and :meth:`logits`, whose tensors always have a
     leading dimension T of trials. A setting that may differ between the trials of a batch has the type
     :data:`~asgnn.settings.PerTrial` and is stored as a parameter or buffer.
+
+    Every model also takes ``prior`` and ``witness``, which inform the structure that it sees with the features.
+
+    Args:
+        prior: drops and adds edges by the similarity of features; see :class:`~asgnn.graphs.prior.FeaturePrior`.
+        witness: weights edges by the predictions of models that never see the given edges; see
+            :class:`~asgnn.models.witness.Witness`.
     """
 
+    shared_arguments: ClassVar = {"prior": FeaturePrior(), "witness": Witness(floor=1.0)}
     settings: dict[str, Any]
     """All constructor settings by name, defaults included."""
+    prior: FeaturePrior | None
+    witness: Witness | None
+    testimony: Testimony | None = None
+    """The trained models behind ``witness``; set by training."""
     stacked: int | None = None
     """The number of trials of a stacked model, ``None`` for a single model."""
     dense_matrices: int = 0
@@ -59,14 +82,24 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
             rng: the random streams of the trials' dropout; seeded by torch's global generator by default.
         """
         features = Features.of(x)
-        return self.unstacked(self.logits(features, Adjacency.of(edge_index, features.num_nodes, edge_weight), rng))
+        adj = self.informed(features, Adjacency.of(edge_index, features.num_nodes, edge_weight))
+        return self.unstacked(self.logits(features, adj, rng))
+
+    def informed(self, features: Features, adj: Adjacency) -> Adjacency:
+        """Return the structure that the model sees: the given edges, informed by ``prior`` and ``witness``."""
+        adj = adj if self.prior is None else self.prior.structure(features, adj)
+        if self.witness is None or not self.witness.active:
+            return adj
+        if self.testimony is None:
+            raise ConfigError("This model has a witness, which training trains first; train the model with fit.")
+        return weighted(features, adj, self.witness.floor, self.testimony)
 
     @property
     def batch_key(self) -> tuple[Hashable, ...]:
-        """Equal for models that can share a batch: the class and all settings that are not per trial."""
+        """Equal for models that can share a batch: the class, all settings that are not per trial, the testimony."""
         known = settings_of(type(self))
         fixed = (_hashable(value) for name, value in self.settings.items() if not known[name].per_trial)
-        return type(self), self.variant(), *fixed
+        return type(self), self.variant(), self.testimony, *fixed
 
     def variant(self) -> Hashable:
         """What else must be equal in a batch, for a model whose computation branches on a per-trial setting."""

@@ -12,10 +12,10 @@ from torch.autograd.function import once_differentiable
 from asgnn.errors import GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features, Rows
+from asgnn.graphs.per_graph import once_per_graph
 from asgnn.kernels import load
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
-from asgnn.models.per_graph import once_per_graph
 from asgnn.settings import PerTrial, check_choice, check_number
 
 Norm = Literal["l21", "l1"]

@@ -17,9 +17,9 @@ from torch.nn.parameter import is_lazy
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
+from asgnn.graphs.per_graph import once_per_graph
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Rng, Streams
-from asgnn.models.per_graph import once_per_graph
 
 # Foreign modules use torch's global generator, which all threads share.
 _GLOBAL_GENERATOR = threading.Lock()

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
+from asgnn.graphs.per_graph import once_per_graph
 from asgnn.graphs.similarity import edge_similarity
 from asgnn.models.gcn import GCN
-from asgnn.models.per_graph import once_per_graph
 from asgnn.settings import PerTrial, check_number
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.low_rank import low_rank
+from asgnn.graphs.per_graph import once_per_graph
 from asgnn.models.gcn import GCN
-from asgnn.models.per_graph import once_per_graph
 from asgnn.settings import PerTrial, check_count
 
 

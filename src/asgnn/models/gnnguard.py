@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm, spmm
 from asgnn.graphs.features import Features
+from asgnn.graphs.per_graph import once_per_graph
 from asgnn.graphs.similarity import edge_cosine
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Linear, Rng
-from asgnn.models.per_graph import once_per_graph
 from asgnn.settings import PerTrial, check_number
 
 

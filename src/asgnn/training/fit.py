@@ -27,6 +27,7 @@ from asgnn.threads import one_thread
 from asgnn.training.config import MAX_EPOCHS, TrainConfig, Trial
 from asgnn.training.optimizer import TrialAdam
 from asgnn.training.recipes import training_of
+from asgnn.training.witness import add_witnesses
 
 DROPOUT_STREAM = 2**40
 # Below this number of values per pass over the edges of all trials, one CPU thread is used. Two threads take two thirds
@@ -156,20 +157,21 @@ def fit_many(
     models = [as_model(trial.model) for trial in trials]
     for model in models:
         model.to(device).init_lazy(features, adj)
+    add_witnesses(models, trials, data, features, fit_many)
     batches = list(_batches(models, trials, features, adj, device, batch_size))
     total, done = sum(trials[batch[0]].config.epochs for batch in batches), 0
     results: dict[int, Fit] = {}
     for batch in batches:
         members = [models[i] for i in batch]
         for member in members:
-            member.begin(features, adj)
+            member.begin(features, member.informed(features, adj))
 
         def report(epoch: int, before: int = done) -> None:
             if progress is not None:
                 progress(before + epoch, total)
 
         runner = _Runner(members, [trials[i] for i in batch], y, graphs)
-        work = adj.row.numel() * int(y.max() + 1) * len(members)
+        work = members[0].informed(features, adj).row.numel() * int(y.max() + 1) * len(members)
         work += members[0].dense_matrices * features.num_nodes**2 * len(members)
         # CUDA streams, graphs and kernels are created on the current GPU, which may not be ``device``
         current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -439,7 +441,9 @@ def _batches(
         dtype = next((p.dtype for p in model.parameters()), None)
         groups.setdefault((model.batch_key, trial.config.epochs, trial.config.metric, dtype), []).append(i)
     for group in groups.values():
-        size = max(1, _memory(device) // _bytes_per_trial(models[group[0]], features, adj))
+        size = max(
+            1, _memory(device) // _bytes_per_trial(models[group[0]], features, models[group[0]].informed(features, adj))
+        )
         size = min(size, batch_size or size)
         for start in range(0, len(group), size):
             yield group[start : start + size]

@@ -59,36 +59,40 @@ class Space:
 
 TRAINING = {"lr": Range(0.003, 0.05), "weight_decay": Range(1e-5, 1e-2), "dropout": Range(0.0, 0.8, log=False)}
 # η₂ is drawn as a share of 1/(γ + μ₂), its bound for descent.
-SHARE = Range(0.04, 0.95)
+SHARE = Range(0.03, 0.6)
 OF_ASGNN = {
-    **TRAINING,
-    "lam": Range(0.3, 15),
-    "gamma": Range(0.3, 30),
-    "mu1": Range(0.001, 0.3),
+    "lr": Range(0.005, 0.03),
+    "weight_decay": Range(3e-4, 6e-3),
+    "dropout": Range(0.4, 0.9, log=False),
+    "lam": Range(0.8, 15),
+    "gamma": Range(1.5, 20),
+    "mu1": Range(0.002, 0.05),
     "eta2": SHARE,
-    "scalar_lr": Range(0.001, 0.03),
+    "scalar_lr": Range(0.002, 0.03),
 }
-# Input dropout of 0.8, the default, suits bags of words; dense features need most of their entries.
-LITTLE_DROPOUT = Range(0.0, 0.5, log=False)
+# Much dropout suits bags of words; dense features need most of their entries, and less weight decay.
+DENSE = {"dropout": Range(0.0, 0.5, log=False), "weight_decay": Range(1e-5, 3e-3)}
+# Neighbours of other classes: λ starts on either side of 0.
+UNLIKE = {"constraint": "free", "lam": Range(-0.5, 0.4, log=False), "num_layers": 2, **DENSE}
 SPACES: dict[str, Space] = {
     "asgnn": Space(
         (
             {},
-            {"witness_floor": 0.2},
-            {"prior_threshold": 0.02, "prior_neighbors": 5, "prior_weight": 0.3},
+            {"witness_floor": 0.1},
+            {"witness_floor": 0.1, "prior_neighbors": 5, "prior_weight": 0.2},
             {"prior_edges": 0.0, "prior_neighbors": 20, "prior_weight": 1.0},  # the given edges are not used
-            {"num_layers": 2, "lam": Range(2, 50), "dropout": LITTLE_DROPOUT},
-            {"constraint": "free", "lam": Range(-0.45, 0.3, log=False), "hops": 2},  # neighbours of other classes
-            {"witness_floor": 0.5, "num_layers": 4},
+            {"num_layers": 2, **DENSE, "lam": Range(2, 50)},
+            {**UNLIKE, "hops": 1},
+            {"witness_floor": 0.3},
+            {"witness_floor": 0.1, "structure": "frozen"},
+            {**DENSE},
+            {"structure": "frozen"},
+            UNLIKE,
             {"penalty": "mcp"},
-            {"prior_neighbors": 10, "prior_weight": 0.1, "num_layers": 4},
-            {"structure": "frozen", "num_layers": 4},
-            {"witness_floor": 0.05},
-            {"hops": 2, "num_layers": 4, "dropout": LITTLE_DROPOUT},
-            {"penalty": "mcp", "witness_floor": 0.2},
-            {"prior_edges": 0.0, "prior_neighbors": 10, "prior_weight": 1.0, "num_layers": 4},
-            {"num_layers": 4, "dropout": LITTLE_DROPOUT},
-            {"constraint": "free", "lam": Range(-0.45, 0.3, log=False), "num_layers": 4, "dropout": LITTLE_DROPOUT},
+            {"prior_threshold": 0.02, "prior_neighbors": 5, "prior_weight": 0.3},
+            {"num_layers": 2, "hops": 2, **DENSE, "lam": Range(0.05, 2)},
+            {"structure": "frozen", "num_layers": 4, **DENSE, "lam": Range(1, 30)},
+            {"prior_edges": 0.0, "prior_neighbors": 10, "prior_weight": 1.0, "structure": "frozen", **DENSE},
         ),
         OF_ASGNN,
     ),
@@ -210,7 +214,7 @@ def _build(of: Recipe) -> None:
 
 
 def _drawn(base: Recipe, space: Space, seed: int, fixed: Values) -> Iterator[dict[str, Any]]:
-    """The recipe itself, then the variants in turn, each with drawn numbers."""
+    """The recipe itself, then the variants in turn: first with the recipe's numbers, then with drawn ones."""
     known = base.settings
     variants = [variant for variant in space.variants if variant.keys() <= known.keys()]
     ranges = {name: of for name, of in dict(space.ranges).items() if name in known}
@@ -220,14 +224,20 @@ def _drawn(base: Recipe, space: Space, seed: int, fixed: Values) -> Iterator[dic
         SobolEngine(len(ranges), scramble=True, seed=(seed * len(variants) + i) % MAX_SEED)
         for i in range(len(variants))
     ]
-    for at in itertools.cycle(range(len(variants))):
-        variant, row = variants[at], shares[at].draw(1)[0].double().tolist()
+    for attempt in itertools.count():
+        at = attempt % len(variants)
+        variant = variants[at]
         found = {name: value for name, value in variant.items() if not isinstance(value, Range)}
-        for (name, usual), share in zip(ranges.items(), row, strict=True):
-            of = variant.get(name, usual)
-            found[name] = of.at(share) if isinstance(of, Range) else of
+        if attempt < len(variants):
+            # at first with the recipe's own numbers, or the middle of the variant's ranges
+            found |= {name: value.at(0.5) for name, value in variant.items() if isinstance(value, Range)}
+        else:
+            row = shares[at].draw(1)[0].double().tolist()
+            for (name, usual), share in zip(ranges.items(), row, strict=True):
+                of = variant.get(name, usual)
+                found[name] = of.at(share) if isinstance(of, Range) else of
         found |= fixed
-        if ranges.get("eta2") is SHARE and "eta2" not in fixed:
+        if ranges.get("eta2") is SHARE and "eta2" in found and "eta2" not in fixed:
             values = {name: setting.default for name, setting in known.items()} | dict(base.arguments) | found
             curvature = values["gamma"] + values["mu2"]
             found["eta2"] = _two_digits(found["eta2"] / curvature) if curvature > 0 else None

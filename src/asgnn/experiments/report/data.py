@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from asgnn.errors import ConfigError
+from asgnn.experiments.report.generality import Generality, generality
 from asgnn.experiments.report.layers import LayerCurves, layer_curves
+from asgnn.experiments.report.published import HEADLINE, AgainstPublished, Shortfall, against_published, shortfalls
 from asgnn.experiments.report.tables import ReportTable, TableCell, report_table
-from asgnn.experiments.spec import RANDOM, TABLES, load_spec, read_toml
+from asgnn.experiments.spec import ABLATION, GENERALITY, RANDOM, TABLES, load_spec, read_toml
 from asgnn.experiments.store import Store, Summary
-from asgnn.experiments.values import Outcome, count_diverged
+from asgnn.experiments.values import ENSEMBLE, Outcome, count_diverged
 
 UNEXPLAINED = "not explained yet"
 WITHIN = "within the larger of the two standard deviations"
@@ -47,26 +49,42 @@ class Report:
     machines: tuple[MachineUse, ...]
     totals: Summary
     findings: tuple[str, ...]
+    published: tuple[AgainstPublished, ...]
+    shortfalls: tuple[Shortfall, ...]
+    generality: Generality | None
 
 
 def collect(store: Store) -> Report:
     """Everything that the report shows."""
     choices = store.choices()
     outcomes = store.get(sorted({key for choice in choices for key in choice.trainings}))
-    every = [report_table(load_spec(name + kind), choices, outcomes) for name in TABLES for kind in ("", RANDOM)]
-    # The paper's tables are shown even if results are missing, those on random splits only if there are results.
-    tables = tuple(table for table in every if not table.random or any(cell.outcomes for cell in table.cells))
+    ensembles = store.series(ENSEMBLE)
+    names = [*(name + kind for name in TABLES for kind in ("", RANDOM)), ABLATION, GENERALITY]
+    found = {name: report_table(load_spec(name), choices, outcomes, ensembles) for name in names}
+    # The paper's tables are shown even if results are missing, the others only if there are results.
+    with_results = {name: table for name, table in found.items() if any(cell.outcomes for cell in table.cells)}
+    others = with_results.pop(GENERALITY, None)
+    tables = tuple(table for name, table in found.items() if name in (*TABLES, *with_results))
     # Tables share trainings; each is counted once.
-    reported = {outcome.training.key: outcome for table in tables for cell in table.cells for outcome in cell.outcomes}
+    shown = [*tables, *([others] if others else [])]
+    reported = {outcome.training.key: outcome for table in shown for cell in table.cells for outcome in cell.outcomes}
     if not reported:
         raise ConfigError("The store holds no results for a table of the paper, so there is nothing to report.")
     worse = tuple(_worse(tables))
+    published, short = tuple(against_published(tables)), tuple(shortfalls(tables))
+    on_others = generality(others) if others else None
     findings = [*_findings(tables, worse, random=False), *_findings(tables, worse, random=True)]
+    findings += [
+        *_found_elsewhere(published),
+        *_found_edge_free(tables, short),
+        *(on_others.findings if on_others else ()),
+    ]
     if diverged := count_diverged(list(reported.values())):
-        affected = sum(cell.diverged > 0 for table in tables for cell in table.cells)
+        affected = sum(cell.diverged > 0 for table in shown for cell in table.cells)
         findings.append(f"{diverged} of the {len(reported)} reported trainings diverged; cells affected: {affected}.")
     layers, machines = tuple(layer_curves(store, tables)), tuple(_machines(list(reported.values())))
-    return Report(tables, worse, layers, machines, store.summary(), tuple(findings))
+    totals = store.summary()
+    return Report(tables, worse, layers, machines, totals, tuple(findings), published, short, on_others)
 
 
 def _worse(tables: Sequence[ReportTable]) -> Iterator[WorseCell]:
@@ -130,6 +148,28 @@ def _findings(tables: Sequence[ReportTable], worse: Sequence[WorseCell], random:
                 f"{label}{where}: the adaptive structure is better than a frozen one in "
                 f"{sum(gain > 0 for gain, _ in gains)} of {len(gains)} cells; with p < {SIGNIFICANT:g} it is better in "
                 f"{sum(gain > 0 for gain in clear)} and worse in {sum(gain < 0 for gain in clear)}."
+            )
+
+
+def _found_elsewhere(published: Sequence[AgainstPublished]) -> Iterator[str]:
+    """Counts over the first rule of each table, as above."""
+    for table in dict.fromkeys(one.table.spec.name for one in published):
+        cells = [one for one in published if one.table.spec.name == table and one.first]
+        above = sum(one.difference >= 0 for one in cells)
+        yield (f"{cells[0].label}, {table}: at or above the best published accuracy in {above} of {len(cells)} cells.")
+
+
+def _found_edge_free(tables: Sequence[ReportTable], short: Sequence[Shortfall]) -> Iterator[str]:
+    for table in tables:
+        cells = [cell for cell in table.cells if cell.row == HEADLINE and cell.compared]
+        first = [cell for cell in cells if cell.rule == table.spec.rules[0]]
+        for other in {name: None for cell in first for name in cell.compared}:
+            compared = [cell for cell in first if other in cell.compared]
+            below = [one for one in short if one.table is table and one.other == other and one.cell in compared]
+            yield (
+                f"{table.labels[HEADLINE]}, {table.spec.name}: more than {Shortfall.LIMIT:g} points below "
+                f"“{table.labels[other]}” in {len(below)} of {len(compared)} cells"
+                + (f" ({', '.join(one.place for one in below)})." if below else ".")
             )
 
 

@@ -7,8 +7,11 @@ from typing import Any
 
 from asgnn.experiments.report import text
 from asgnn.experiments.report.data import Report, WorseCell
+from asgnn.experiments.report.generality import Generality
 from asgnn.experiments.report.layers import LayerCurves
-from asgnn.experiments.report.tables import MeanStd, ReportTable, TableCell, metric
+from asgnn.experiments.report.published import AgainstPublished
+from asgnn.experiments.report.tables import AdaptiveGain, MeanStd, ReportTable, TableCell, metric
+from asgnn.experiments.spec import Row
 
 
 def page_data(report: Report) -> dict[str, Any]:
@@ -20,6 +23,8 @@ def page_data(report: Report) -> dict[str, Any]:
         "worse": [_worse(one) for one in report.worse],
         "layers": [_layers(one) for one in report.layers],
         "machines": [vars(one) for one in report.machines],
+        "published": [_published(one) for one in report.published],
+        "generality": report.generality and _generality(report.generality),
     }
 
 
@@ -37,8 +42,12 @@ def _table(table: ReportTable) -> dict[str, Any]:
         "rates": spec.rates,
         "datasets": table.datasets,
         "rules": spec.rules,
-        "rows": [{"name": row.name, "label": table.labels[row.name], "twin": row.twin} for row in spec.rows],
+        "rows": [
+            {"name": row.name, "label": table.labels[row.name], "twin": row.twin, "against": _against(table, row)}
+            for row in table.rows
+        ],
         "assumed": spec.assumed,
+        "intro": spec.intro,
         "cells": cells,
     }
 
@@ -47,11 +56,12 @@ def _cell(cell: TableCell) -> dict[str, Any]:
     found: dict[str, Any] = {"paper": _pair(cell.paper)} if cell.paper else {}
     if cell.choice is None or not cell.outcomes:
         return found
-    gain = cell.gain
     return found | {
         "ours": {name: [*_pair(figure), cell.ranks.get(name, 0)] for name, figure in cell.figures.items()},
         "difference": _finite(cell.difference),
-        "gain": gain and {"difference": _finite(gain.difference), "p": text.p_value(gain), "trials": gain.trials},
+        "gain": cell.gain and _gain(cell.gain),
+        "compared": {name: _gain(gain) for name, gain in cell.compared.items()},
+        "ensemble": cell.ensemble,
         "trials": len(cell.outcomes),
         "wanted": len(cell.choice.trainings),
         "diverged": text.diverged(cell),
@@ -62,6 +72,62 @@ def _cell(cell: TableCell) -> dict[str, Any]:
         "seconds": _short(sum(outcome.seconds for outcome in cell.outcomes)),
         "machines": sorted({f"{outcome.machine}, {outcome.version}" for outcome in cell.outcomes}),
         "scalars": {name: list(map(_short, values)) for name, values in cell.scalars.items()},
+    }
+
+
+def _against(table: ReportTable, row: Row) -> list[list[str]]:
+    """The rows that a row is compared with: name and label."""
+    return [[name, table.labels[name]] for name in row.against if name in table.labels]
+
+
+def _gain(gain: AdaptiveGain) -> dict[str, Any]:
+    return {"difference": _finite(gain.difference), "p": text.p_value(gain), "trials": gain.trials}
+
+
+def _published(one: AgainstPublished) -> dict[str, Any]:
+    cell, spec = one.cell, one.table.spec
+    return {
+        "table": spec.name,
+        "dataset": cell.dataset,
+        "column": spec.column(cell.rate),
+        "rate": cell.rate,
+        "rule": cell.chosen_by,
+        "row": one.label,
+        "digits": one.table.metric.digits,
+        "ours": _pair(one.ours),
+        "ensemble": one.ensemble,
+        "paper": _pair(one.paper),
+        "best": one.best.mean,
+        "by": one.best.by,
+        "difference": _finite(one.difference),
+    }
+
+
+def _generality(found: Generality) -> dict[str, Any]:
+    table = found.table
+    return {
+        "title": table.spec.title,
+        "intro": table.spec.intro,
+        "rows": [{"name": row.name, "label": table.labels[row.name]} for row in table.rows],
+        "assumed": table.spec.assumed,
+        "lines": [
+            {
+                "graph": line.graph,
+                "metric": line.metric.label,
+                "cells": {
+                    row: [*_pair(cell.ours), text.settings(cell.choice.settings)]
+                    for row, cell in line.cells.items()
+                    if cell.ours and cell.choice
+                },
+                "best": line.best and table.labels[line.best],
+                "difference": _finite(line.difference),
+                "below": line.below,
+                "portfolio": _finite(line.portfolio),
+                "portfolioBelow": line.portfolio_below,
+                "lam": line.lam and _pair(line.lam),
+            }
+            for line in found.lines
+        ],
     }
 
 

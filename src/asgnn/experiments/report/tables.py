@@ -1,4 +1,4 @@
-"""Tables of the paper with our results: means, standard deviations, differences from the paper and a paired test."""
+"""Tables with our results: means, standard deviations, differences from the paper and paired tests."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from asgnn.experiments.spec import RANDOM, SEARCHES, Spec
-from asgnn.experiments.values import Choice, Outcome, count_diverged
+from asgnn.experiments.spec import RANDOM, Row, Spec, search_rank
+from asgnn.experiments.values import Choice, Outcome, Series, count_diverged
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Metric:
 
 METRICS = {
     "test": Metric("test accuracy, %", 2, 1),
+    "test_auc": Metric("test ROC-AUC, %", 2, 1),
     "target": Metric("accuracy on the attacked nodes, %", 2, 1),
     "clean_test": Metric("test accuracy on the clean graph, %", 2, 1),
     "val": Metric("validation accuracy, %", 2, 1),
@@ -59,7 +61,7 @@ class MeanStd:
 
 @dataclass(frozen=True)
 class AdaptiveGain:
-    """A row minus the same model with its structure frozen, over the seeds that both have.
+    """A row minus another, such as the same model with its structure frozen, over the seeds that both have.
 
     ``p`` is from a paired t test, and ``None`` where there is nothing to test; ``same_search`` says whether the
     settings of both come from the same search.
@@ -82,6 +84,8 @@ class TableCell:
         ranks: figure → 1 for the best row of the column, 2 for the second best.
         ours, paper: the figure that the table shows; ``difference`` is ours minus the paper's.
         gain: for a row that has a frozen twin.
+        compared: name of another row → this row minus that one.
+        ensemble: figures of the mean probability of the trials, by name.
     """
 
     rule: str
@@ -96,6 +100,8 @@ class TableCell:
     paper: MeanStd | None
     difference: float | None
     gain: AdaptiveGain | None
+    compared: Mapping[str, AdaptiveGain]
+    ensemble: Mapping[str, float]
 
     @property
     def chosen_by(self) -> str:
@@ -123,7 +129,13 @@ class ReportTable:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        return tuple(self.spec.attacks)
+        return self.spec.datasets
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows to show: tuned rows only if they have results."""
+        found = {cell.row for cell in self.cells if cell.outcomes}
+        return tuple(row for row in self.spec.rows if row.search == "grid" or row.name in found)
 
     @property
     def columns(self) -> list[str]:
@@ -145,19 +157,29 @@ class ReportTable:
     def parts(self) -> Iterator[tuple[str, str, dict[str, list[TableCell]]]]:
         """Rule, dataset, and the cells by row."""
         for rule, dataset in itertools.product(self.spec.rules, self.datasets):
-            yield rule, dataset, {row.name: self.line(rule, dataset, row.name) for row in self.spec.rows}
+            yield rule, dataset, {row.name: self.line(rule, dataset, row.name) for row in self.rows}
 
 
-def report_table(spec: Spec, choices: Sequence[Choice], outcomes: Mapping[str, Outcome]) -> ReportTable:
+def report_table(
+    spec: Spec, choices: Sequence[Choice], outcomes: Mapping[str, Outcome], ensembles: Sequence[Series] = ()
+) -> ReportTable:
+    """``ensembles`` are the series of the kind "ensemble"."""
     # A frozen twin is named after its row, so that its label stands alone.
     owner = {row.twin: row.label for row in spec.rows if row.twin}
     labels = {row.name: f"{owner[row.name]}, frozen" if row.name in owner else row.label for row in spec.rows}
-    return ReportTable(spec, labels, tuple(_cells(spec, choices, outcomes)))
+    together = {(one.training, one.content["trials"]): one.content["figures"] for one in ensembles}
+    return ReportTable(spec, labels, tuple(_cells(spec, choices, outcomes, together)))
 
 
-def _cells(spec: Spec, choices: Sequence[Choice], outcomes: Mapping[str, Outcome]) -> Iterator[TableCell]:
+def _cells(
+    spec: Spec,
+    choices: Sequence[Choice],
+    outcomes: Mapping[str, Outcome],
+    ensembles: Mapping[tuple[str, int], Mapping[str, float]],
+) -> Iterator[TableCell]:
     choices = [choice for choice in choices if choice.table == spec.name]
-    for rule, dataset, rate in itertools.product(spec.rules, spec.attacks, spec.rates):
+    for rule, dataset, rate in itertools.product(spec.rules, spec.datasets, spec.rates):
+        figure = spec.figure_of(dataset)
         here = [choice for choice in choices if choice.case == spec.case(dataset, rate)]
         chosen = {row.name: most_thorough([c for c in here if c.row == row.name], rule) for row in spec.rows}
         keys = {name: choice.trainings if choice else () for name, choice in chosen.items()}
@@ -166,31 +188,35 @@ def _cells(spec: Spec, choices: Sequence[Choice], outcomes: Mapping[str, Outcome
         ranks = _ranks(figures)
         for row in spec.rows:
             published = spec.paper.get(dataset, {}).get(rate, {}).get(row.paper or "")
-            ours = figures[row.name].get(spec.figure)
-            gain = None
-            if row.twin:
-                same_search = len({choice.search for choice in (chosen[row.name], chosen.get(row.twin)) if choice}) == 1
-                gain = adaptive_gain(found[row.name], found.get(row.twin, ()), spec.figure, same_search)
+            ours = figures[row.name].get(figure)
+            choice = chosen[row.name]
+            gains = {}
+            for name in (row.twin, *row.against):
+                if name:
+                    same_search = len({one.search for one in (choice, chosen.get(name)) if one}) == 1
+                    gains[name] = adaptive_gain(found[row.name], found.get(name, ()), figure, same_search)
             yield TableCell(
                 rule=rule,
                 dataset=dataset,
                 rate=rate,
                 row=row.name,
-                choice=chosen[row.name],
+                choice=choice,
                 outcomes=found[row.name],
                 figures=figures[row.name],
                 ranks=ranks[row.name],
                 ours=ours,
                 paper=MeanStd(*published) if published else None,
                 difference=ours.mean - published[0] if ours and published else None,
-                gain=gain,
+                gain=gains.get(row.twin or ""),
+                compared={name: gain for name in row.against if (gain := gains[name])},
+                ensemble=ensembles.get((choice.trainings[0], len(choice.trainings)), {}) if choice else {},
             )
 
 
 def most_thorough(choices: Sequence[Choice], rule: str) -> Choice | None:
     """The choice with the widest search, then the most trials; a choice without a rule serves for every rule."""
-    usable = [choice for choice in choices if choice.rule in (rule, "none") and choice.search in SEARCHES]
-    return max(usable, key=lambda choice: (SEARCHES.index(choice.search), len(choice.trainings)), default=None)
+    usable = [choice for choice in choices if choice.rule in (rule, "none") and search_rank(choice.search)[0] >= 0]
+    return max(usable, key=lambda choice: (search_rank(choice.search), len(choice.trainings)), default=None)
 
 
 def _figures(trials: Sequence[Outcome]) -> dict[str, MeanStd]:

@@ -16,9 +16,24 @@ SENTENCES = {
     "how_to_read": (
         "Each cell shows the mean ± sample standard deviation over our trials, then the paper's figure and the "
         "difference (ours minus the paper's). The best and the second-best of our results in each column are marked. "
-        'A figure marked "paper" is shown where we have no result.'
+        'A figure marked "paper" is shown where we have no result. A figure in brackets is that of the mean '
+        "probability of the trials."
     ),
     "gain_note": "Each model minus the same model with its structure frozen, over equal seeds.",
+    "compared_note": (
+        "One model minus another over equal seeds, with settings chosen by searches of the same size. The model "
+        "without the given edges has nothing that a flipped edge could change: a defence is worth what it adds to it."
+    ),
+    "published_note": (
+        "The best published accuracy is the highest mean that the paper or another publication reports for any model "
+        "on this graph; some of these do not state which files they used. The difference is the mean of our trials "
+        "minus it."
+    ),
+    "generality_note": (
+        "The last columns: ASGNN by a full search minus the best of the other models (named below it; marked if it is "
+        "more than one point below), ASGNN by portfolio minus GCN with its default settings, and the λ that ASGNN "
+        "learned, which is negative where neighbours tend to differ."
+    ),
     "test": (
         "p comes from a paired t test over trials with equal seeds. The difference of two accuracies is a mean over "
         "many nodes, so it is close to normal; a rank test would suffer from ties on small test sets. p is not "
@@ -49,6 +64,12 @@ def settings(chosen: Settings) -> str:
     return ", ".join(texts) or "defaults of the recipe"
 
 
+def ours(cell: TableCell, figure: str, digits: int) -> str:
+    """The mean and standard deviation of our trials, and in brackets the figure of their mean probability."""
+    together = cell.ensemble.get(figure)
+    return (cell.ours.text(digits) if cell.ours else "") + ("" if together is None else f" ({together:.{digits}f})")
+
+
 def count_range(counts: Sequence[int]) -> str:
     return " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else ""
 
@@ -63,6 +84,14 @@ def tried(cells: Line) -> str:
 def with_gain(lines: Mapping[str, Line]) -> dict[str, Line]:
     """The rows that have something to say about the adaptive structure."""
     return {row: line for row, line in lines.items() if any(cell.gain for cell in line)}
+
+
+def comparisons(lines: Mapping[str, Line], labels: Mapping[str, str]) -> dict[str, list[AdaptiveGain | None]]:
+    """Label of a comparison of two rows → its result in each column."""
+    pairs = dict.fromkeys((row, other) for row, line in lines.items() for cell in line for other in cell.compared)
+    return {
+        f"{labels[row]} − {labels[other]}": [cell.compared.get(other) for cell in lines[row]] for row, other in pairs
+    }
 
 
 def scalar_names(lines: Mapping[str, Line]) -> list[str]:

@@ -114,11 +114,18 @@
 
   const change = (difference, better, digits) => h("span", { class: `below ${better * difference > 0 ? "up" : better * difference < 0 ? "down" : ""}` }, signed(difference, digits));
 
+  /** The accuracy of the mean probability of the trials, in brackets. */
+  function ensembleOf(cell, digits) {
+    const found = cell.ensemble && cell.ensemble[state.metric];
+    return found === undefined || found === null ? null : h("span", { class: "std", title: "the mean probability of the trials" }, ` (${fixed(found, digits)})`);
+  }
+
   function drawResults() {
     const { title, columns, rows, unit, figure: own } = table();
     const { digits, better, label } = data.metrics[state.metric];
     byId("results-title").textContent = title;
-    byId("results-note").textContent = state.metric === own ? "" : "The paper does not report this metric.";
+    byId("results-intro").textContent = table().intro;
+    byId("results-note").textContent = state.metric === own || table().intro ? "" : "The paper does not report this metric.";
     const body = rows.map((row) => {
       const cells = line(row);
       const ours = cells.filter((cell) => cell.ours);
@@ -132,6 +139,7 @@
         const mark = ["", "best", "second"][found[2]];
         const button = h("button", { type: "button", class: "cell", onclick: () => showDetail(row, i) },
           h("span", { class: "ours" }, fixed(found[0], digits), found[1] === null ? null : h("span", { class: "std" }, ` ± ${found[1].toFixed(digits)}`),
+            ensembleOf(cell, digits),
             mark ? h("span", { class: "hide" }, mark === "best" ? " best" : " second best") : null),
           paper ? h("span", { class: "below" }, `paper ${figure(paper, digits)}`) : null,
           paper ? change(cell.difference, better, digits) : null,
@@ -153,15 +161,71 @@
   function drawGain() {
     const { columns, rows, figure: own } = table();
     const { digits, better, label } = data.metrics[own];
-    const body = rows.filter((row) => row.twin && line(row).some((cell) => cell.gain)).map((row) => [
-      { text: row.label, find: `${row.label} ${row.name}` },
-      ...line(row).map(({ gain }) => gain
-        ? { value: gain.difference, node: h("td", { title: `${gain.trials} trials` }, change(gain.difference, better, digits), h("span", { class: "below" }, ` ${gain.p}`)) }
-        : { value: null, text: "" }),
-    ]);
-    drawTable("gain-table", `${state.dataset}: difference in ${label}.`,
-      [{ label: "model", kind: "text" }, ...columns.map((rate) => ({ label: rate, kind: "number" }))], body,
+    const compared = (text, row, of) => line(row).some(of) ? [[
+      { text, find: `${text} ${row.name}` },
+      ...line(row).map((cell) => {
+        const gain = of(cell);
+        return gain
+          ? { value: gain.difference, node: h("td", { title: `${gain.trials} trials` }, change(gain.difference, better, digits), h("span", { class: "below" }, ` ${gain.p}`)) }
+          : { value: null, text: "" };
+      }),
+    ]] : [];
+    const draw = (id, body, empty) => drawTable(id, `${state.dataset}: difference in ${label}.`,
+      [{ label: "model", kind: "text" }, ...columns.map((rate) => ({ label: rate, kind: "number" }))], body, empty);
+    draw("gain-table", rows.filter((row) => row.twin).flatMap((row) => compared(row.label, row, (cell) => cell.gain)),
       "The store has no model and frozen twin with equal seeds for this dataset.");
+    const body = rows.flatMap((row) => row.against.flatMap(([name, other]) => compared(`${row.label} − ${other}`, row, (cell) => cell.compared && cell.compared[name])));
+    byId("compared").hidden = !body.length;
+    if (body.length) draw("compared-table", body, "");
+  }
+
+  function drawPublished() {
+    const shown = data.published.filter((one) => one.table === state.table);
+    byId("published").hidden = !shown.length;
+    if (!shown.length) return;
+    const several = new Set(shown.map((one) => one.rule)).size > 1;
+    const body = shown.map((one) => [
+      { text: one.dataset, find: `${one.dataset} ${one.row} asgnn` }, { text: one.column, value: one.rate }, ...(several ? [{ text: one.rule }] : []),
+      { text: figure(one.ours, one.digits), value: one.ours[0] },
+      { text: one.ensemble === null ? "" : fixed(one.ensemble, one.digits), value: one.ensemble },
+      { text: one.paper[0] === null ? "" : figure(one.paper, one.digits), value: one.paper[0] },
+      { text: fixed(one.best, one.digits), value: one.best }, { text: one.by },
+      { value: one.difference, node: h("td", {}, change(one.difference, 1, one.digits)) },
+    ]);
+    const column = (kind) => (label) => ({ label, kind });
+    drawTable("published-table", `${shown[0].row}, all datasets of this table; best published: the highest accuracy found for the graph.`, [
+      column("text")("dataset"), column("number")("rate"), ...(several ? [column("text")("rule")] : []),
+      ...["ours", "ensemble", "paper’s ASGNN", "best published"].map(column("number")), column("text")("by"), column("number")("difference"),
+    ], body, "");
+  }
+
+  function drawGenerality() {
+    const found = data.generality;
+    byId("generality").hidden = !found;
+    if (!found) return;
+    const filter = state.filter;
+    state.filter = "";  // the filter is for models, and here they are columns
+    byId("generality-title").textContent = found.title;
+    byId("generality-intro").textContent = found.intro;
+    byId("generality-assumed").replaceChildren(...found.assumed.map((text) => h("li", {}, text)));
+    const body = found.lines.map((one) => {
+      const top = Math.max(...Object.values(one.cells).map(([middle]) => middle));
+      return [
+        { text: one.metric.includes("AUC") ? `${one.graph} (ROC-AUC)` : one.graph },
+        ...found.rows.map(({ name }) => {
+          const cell = one.cells[name];
+          return cell ? { value: cell[0], node: h("td", { class: cell[0] === top ? "figure best" : "figure", title: cell[2] }, h("span", { class: "ours" }, fixed(cell[0], 2), cell[1] === null ? null : h("span", { class: "std" }, ` ± ${cell[1].toFixed(2)}`))) } : { text: "–", value: null };
+        }),
+        { value: one.difference, node: one.difference === null ? h("td", {}) : h("td", {}, change(one.difference, 1, 2), one.below ? h("span", { class: "below diverged" }, " more than 1 below") : null, h("span", { class: "below" }, one.best)) },
+        { value: one.portfolio, node: one.portfolio === null ? h("td", {}) : h("td", {}, change(one.portfolio, 1, 2), one.portfolioBelow ? h("span", { class: "below diverged" }, " below") : null) },
+        { value: one.lam ? one.lam[0] : null, text: one.lam ? figure(one.lam, 2) : "" },
+      ];
+    });
+    const number = (label) => ({ label, kind: "number" });
+    drawTable("generality-table", "Test accuracy, % (ROC-AUC where it says so), mean ± sample standard deviation over the trials.", [
+      { label: "graph", kind: "text" }, ...found.rows.map((row) => number(row.label)), number("ASGNN + features − best other model"), number("portfolio − GCN’s defaults"), number("learned λ"),
+    ], body, "");
+    state.filter = filter;
   }
 
   function showDetail(row, i) {
@@ -173,6 +237,7 @@
       ["trials", cell.trials === cell.wanted ? `${cell.trials}` : `${cell.trials} of ${cell.wanted}; the others are not in the store`],
       ...(cell.diverged ? [["divergence", cell.diverged]] : []),
       ...Object.entries(cell.ours).map(([name, found]) => [data.metrics[name].label, figure(found, data.metrics[name].digits)]),
+      ...Object.entries(cell.ensemble).map(([name, found]) => [`${data.metrics[name]?.label || name}, mean probability of the trials`, fixed(found, 2)]),
       ...(cell.gain ? [["gain over a frozen structure", `${signed(cell.gain.difference, data.metrics[table().figure].digits)}, ${cell.gain.p}, ${cell.gain.trials} trials`]] : []),
       ["time of the trials", duration(cell.seconds)],
       ["machine, version", cell.machines.join("; ")],
@@ -478,7 +543,7 @@
 
   function render() {
     updateControls();
-    for (const draw of [drawResults, drawGain, drawCurves, drawWorse, drawObjective, drawWeights, drawScalars, drawSettings, drawMachines]) draw();
+    for (const draw of [drawResults, drawGain, drawPublished, drawGenerality, drawCurves, drawWorse, drawObjective, drawWeights, drawScalars, drawSettings, drawMachines]) draw();
     byId("assumed-of").textContent = table().title;
     byId("assumed").replaceChildren(...table().assumed.map((text) => h("li", {}, text)));
     const kept = new URLSearchParams(["table", "dataset", "metric", "rule"].map((name) => [name, state[name]]));

@@ -1,0 +1,98 @@
+"""The witness: models that never see the given edges say which of them are plausible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.edge_ops import sddmm
+from asgnn.graphs.features import Features
+from asgnn.graphs.per_graph import once_per_graph
+from asgnn.settings import check_count, check_number
+
+# Keeps the derivative of the square root finite where two nodes have no class in common.
+LEAST = 1e-12
+
+
+@dataclass(frozen=True)
+class Witness:
+    r"""Weights every edge by how likely a witness takes both of its ends to be of one class.
+
+    .. math:: \bar A_{ij} = A_{ij} \Big(\varepsilon + (1 - \varepsilon) \sqrt{p_i \cdot p_j}\Big)
+
+    The witness is the mean of a few ASGNN on the k-nearest-neighbour graph of the features. It never sees the given
+    edges, so no change of them can change what it says. Training trains it first, on the same training and validation
+    nodes, and calibrates its probabilities p on the validation nodes with a temperature. Trials that are trained
+    together on one split share one witness.
+
+    If the features cannot judge pairs of nodes, the witness stands aside with a
+    :class:`~asgnn.errors.FeaturesWarning`.
+
+    Args:
+        floor: ε, the least factor of an edge; 1 means no witness.
+        neighbors: k of the graph of the features.
+        models: the number of models.
+        seed: of their initial weights and dropout.
+
+    Its training takes about as long as that of ``models`` further models on a graph of N k edges.
+    """
+
+    floor: float = 0.1
+    neighbors: int = 15
+    models: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_number("floor", self.floor, 0, 1)
+        check_count("neighbors", self.neighbors)
+        check_count("models", self.models, 1, 1000)
+        check_count("seed", self.seed, 0, 2**31 - 1)
+
+    @property
+    def active(self) -> bool:
+        return self.floor < 1
+
+
+class Testimony:
+    """The trained models of a witness, shared by all models that were trained with it. Compared by identity.
+
+    Args:
+        model: maps features and any adjacency, which it ignores, to the logarithm of probabilities; ``None`` if the
+            features cannot judge pairs of nodes.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self.model = model
+        self._known: WeakKeyDictionary[Features, Tensor] = WeakKeyDictionary()
+
+    def __deepcopy__(self, memo: Any) -> Testimony:
+        return self
+
+    def probabilities(self, features: Features, adj: Adjacency) -> Tensor | None:
+        """(N, C), differentiable in the features if they require a gradient; else computed once for them."""
+        if self.model is None:
+            return None
+        if features.requires_grad and torch.is_grad_enabled():
+            found: Tensor = self.model(features, adj).exp()
+            return found
+        if features not in self._known:
+            with torch.no_grad():
+                self._known[features] = self.model.to(adj.row.device)(features, adj).exp()
+        return self._known[features]
+
+
+@once_per_graph
+def weighted(features: Features, adj: Adjacency, floor: float, testimony: Testimony) -> Adjacency:
+    """Return the adjacency with every edge weighted by the testimony; self-loops keep weight 1."""
+    p = testimony.probabilities(features, adj)
+    if p is None:
+        return adj
+    p = p.unsqueeze(2)
+    alike = sddmm(p, p, adj).squeeze(1).clamp(LEAST, 1).sqrt().to(adj.weight.dtype)
+    factor = torch.where(adj.loops, alike.new_ones(()), floor + (1 - floor) * alike)
+    return replace(adj, weight=adj.weight * factor)
