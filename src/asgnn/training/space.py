@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import islice
 from typing import Any, Literal
 
 from torch.quasirandom import SobolEngine
@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 Budget = int | Literal["portfolio"]
 PORTFOLIO_SIZE = 16
 MAX_BUDGET = 100_000
-ATTEMPTS = 20  # draws per candidate, if fixed settings rule some of them out
+ATTEMPTS = 200  # draws in a row that fixed settings rule out, or that are not new, before the search for more ends
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ SPACES: dict[str, Space] = {
         ({}, {"num_layers": 8}, {"num_layers": 2}, {"unit_norm": True}, {"structure": "frozen"}),
         OF_ASGNN | {"lam": Range(0.2, 8), "gamma": Range(0.1, 15), "mu1": Range(0.001, 0.1), "eta2": Range(0.01, 0.5)},
     ),
-    "gcn": Space(({}, {"hidden_channels": 64}, {"hidden_channels": 64, "num_layers": 3}, {"num_layers": 1}), TRAINING),
+    "gcn": Space(({}, {"hidden_channels": 64}, {"hidden_channels": 64, "num_layers": 3}), TRAINING),
     "gcn-jaccard": Space(
         tuple({"threshold": t, "hidden_channels": h} for h in (16, 64) for t in (0.01, 0.02, 0.05, 0.1)), TRAINING
     ),
@@ -155,12 +155,16 @@ def candidates(
     fixed = dict(fixed or {})
     base = base.with_settings(fixed)
     check_count("seed", seed, 0, MAX_SEED)
-    if budget != "portfolio":
+    if budget == "portfolio":
+        drawn = iter(PORTFOLIO) if _name(model) == "asgnn" else _drawn(base, _space(model), 0, fixed)
+        count = PORTFOLIO_SIZE
+    else:
         check_count("budget", budget, 1, MAX_BUDGET)
-        return list(_distinct(base, _drawn(base, _space(model), seed, fixed), fixed, int(budget)))
-    if _name(model) == "asgnn":
-        return list(_distinct(base, iter(PORTFOLIO), fixed, len(PORTFOLIO)))
-    return list(_distinct(base, _drawn(base, _space(model), 0, fixed), fixed, PORTFOLIO_SIZE))
+        drawn, count = _drawn(base, _space(model), seed, fixed), int(budget)
+    found = list(itertools.islice(_distinct(base, drawn, fixed), count))
+    if not found:
+        _build(base)  # says what is wrong with the fixed settings
+    return found
 
 
 def _name(model: str | Recipe) -> str | None:
@@ -178,30 +182,35 @@ def _space(model: str | Recipe) -> Space:
     return SPACES.get(_name(model) or "", Space(({},), TRAINING))
 
 
-def _distinct(base: Recipe, drawn: Iterator[Values], fixed: Values, count: int) -> Iterator[dict[str, Any]]:
-    """The first ``count`` of the settings that are valid and different, each with the fixed ones."""
+def _distinct(base: Recipe, drawn: Iterator[Values], fixed: Values) -> Iterator[dict[str, Any]]:
+    """The settings that are valid and different, each with the fixed ones."""
     seen: set[str] = set()
+    missed = 0
+    for values in drawn:
+        found = {**values, **fixed}
+        key = json.dumps(found, sort_keys=True, default=str)
+        if key in seen or (fixed and not _valid(base.with_settings(found))):
+            missed += 1
+            if missed == ATTEMPTS:
+                return
+            continue
+        seen.add(key)
+        missed = 0
+        yield found
 
-    def new() -> Iterator[dict[str, Any]]:
-        for values in drawn:
-            found = {**values, **fixed}
-            key = json.dumps(found, sort_keys=True, default=str)
-            if key not in seen and (not fixed or _valid(base, found)):
-                seen.add(key)
-                yield found
 
-    return islice(new(), count)
-
-
-def _valid(base: Recipe, settings: Values) -> bool:
-    """Whether a model can be built with the settings; fixed ones may exclude others."""
+def _valid(of: Recipe) -> bool:
+    """Whether the model can be built; fixed settings may exclude others."""
     try:
-        arguments = {"in_channels": 1, "out_channels": 2, **base.with_settings(settings).arguments}
-        if issubclass(base.kind, NodeClassifier):
-            base.kind(**arguments_for(base.kind, arguments))
+        _build(of)
     except ConfigError:
         return False
     return True
+
+
+def _build(of: Recipe) -> None:
+    if issubclass(of.kind, NodeClassifier):
+        of.kind(**arguments_for(of.kind, {"in_channels": 1, "out_channels": 2, **of.arguments}))
 
 
 def _drawn(base: Recipe, space: Space, seed: int, fixed: Values) -> Iterator[dict[str, Any]]:
@@ -215,7 +224,7 @@ def _drawn(base: Recipe, space: Space, seed: int, fixed: Values) -> Iterator[dic
         SobolEngine(len(ranges), scramble=True, seed=(seed * len(variants) + i) % MAX_SEED)
         for i in range(len(variants))
     ]
-    for attempt in range(MAX_BUDGET * ATTEMPTS):
+    for attempt in itertools.count():
         at = attempt % len(variants)
         variant = variants[at]
         found = {name: value for name, value in variant.items() if not isinstance(value, Range)}

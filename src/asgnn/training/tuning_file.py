@@ -26,7 +26,7 @@ class Score:
     """The result of one training.
 
     Attributes:
-        val_score, val_loss: at the best epoch; −1 and infinity if the training diverged.
+        val_score, val_loss: at the best epoch, the loss after calibration; −1 and infinity if the training diverged.
         best_epoch: counted from 1.
         epochs: the epochs that were run.
         seconds: the time of its batch divided by the number of trials.
