@@ -71,7 +71,7 @@ class DenseSteps:
         return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))  # self-loops stay 1, so D ≥ 1
 
     def _averaged_step(self, penalty: Penalty, z: Tensor) -> Tensor:
-        """a′w(ū) with ū⁺ = ū + κ(z/2γ′ − ū); κ = 1 for the exact structure."""
+        """a′w(ū) with ū⁺ = ū + θ(z/2γ′ − ū); θ = 1 for the exact structure."""
         strength, trust = strength_and_trust(self.gamma, self.mu2)
         u = z / (2 * strength)
         if self.scheme.structure == "adaptive":

@@ -42,15 +42,15 @@ class EdgeSteps:
         step = 2 * self.eta1
         self.h_factor, self.average_factor, self.x_term = 1 - step - step * self.lam, step * self.lam, step * self.x
         if self.penalty is not None:
-            size, kappa, trust = self.averaging()
-            self.size, self.u_factor, self.target = kappa * size, 1 - kappa, trust * self.a
+            size, theta, trust = self.averaging()
+            self.size, self.u_factor, self.target = theta * size, 1 - theta, trust * self.a
             self.u = self.x.new_zeros(())  # ū
             return
         self.s_factor = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
         self.a_term = 2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1
 
     def averaging(self) -> tuple[Tensor, Tensor, Tensor]:
-        """1/2γ′, κ and a′/a of a penalty other than the quadratic."""
+        """1/2γ′, θ and a′/a of a penalty other than the quadratic."""
         strength, trust = strength_and_trust(self.gamma, self.mu2)
         exact = self.scheme.structure == "exact"
         return 1 / (2 * strength), torch.ones_like(strength) if exact else damping(self.eta2, strength), trust
@@ -96,7 +96,7 @@ class EdgeSteps:
         return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))
 
     def _averaged_step(self, penalty: Penalty, e: Tensor, h: Tensor) -> Tensor:
-        """a′w(ū) with ū⁺ = (1 − κ)ū + κz/2γ′ and z = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + μ₁."""
+        """a′w(ū) with ū⁺ = (1 − θ)ū + θz/2γ′ and z = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + μ₁."""
         adj, fidelity = self.adj, self.size / 2 * (e + self.mu1)
         u = adj.at_row(fidelity) + adj.at_col(fidelity) + self.size * self.lam / 2 * sqdist(h, adj)
         self.u = self.u_factor * self.u + u

@@ -27,9 +27,9 @@ class GpuSteps(EdgeSteps):
             return
         self.weight = self.a[:, 0].contiguous()
         if self.penalty is not None:
-            size, kappa, trust = self.averaging()
-            size = kappa * size
-            self.s_coefficients = rows(1 - kappa, trust, size * self.mu1, size / 2, size * self.lam / 2)
+            size, theta, trust = self.averaging()
+            size = theta * size
+            self.s_coefficients = rows(1 - theta, trust, size * self.mu1, size / 2, size * self.lam / 2)
             self.u = torch.zeros_like(self.s)
             return
         exact = self.scheme.structure == "exact"
