@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-from asgnn.errors import ConfigError, DivergedWarning, GraphError
+from asgnn.errors import ConfigError, DivergedWarning, FeaturesWarning, GraphError
 from asgnn.graphs import Split, labels_of, num_classes, prepare, split_of
+from asgnn.graphs.neighbors import uninformative
 from asgnn.models import Ensemble
 from asgnn.progress import Progress
 from asgnn.settings import check_count
@@ -323,7 +324,8 @@ class _Search:
         self.data = copy.copy(data).to(self.device)  # once, so that what is prepared from it is kept between batches
         self.largest = LARGEST_BATCH.get(self.device.type, LARGEST_BATCH["cuda"])
         self.y = labels_of(data)[split.val.to(data.y.device)].cpu()
-        _, adj = prepare(self.data, need_labels=True)
+        features, adj = prepare(self.data, need_labels=True)
+        self.uninformative = uninformative(features)
         # As many batches side by side as torch may use threads, unless a batch uses all threads itself.
         work = adj.row.numel() * num_classes(data) * self.largest
         alone = self.device.type != "cpu" or work >= ONE_THREAD_BELOW
@@ -357,6 +359,7 @@ class _Search:
                 self._report(sum(training.recipe.config.epochs for training in batch))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DivergedWarning)  # a setting that diverges has lost
+            warnings.simplefilter("ignore", FeaturesWarning)  # said once, as advice
             if self.workers == 1 or len(missing) < 2:
                 for batch in missing:
                     self._train(batch, keep)
@@ -445,6 +448,8 @@ def _advice(
     if mlp is not None and mlp.val_score <= chance + error:
         usual = "a random order" if metric == "roc_auc" else "always answering the most frequent class"
         yield f"The features alone hardly help: an MLP reaches {shown['mlp']}, and {usual} {100 * chance:.1f} %."
+    if search.uninformative is not None:
+        yield f"Edges cannot be judged by the features. {search.uninformative}"
     if best.val_score <= chance + error:
         yield f"The chosen model hardly beats chance ({100 * chance:.1f} %): its predictions say little."
     if best.settings.get("prior_edges") == 0:
