@@ -33,7 +33,7 @@ from asgnn.training.recipes import Recipe, recipe
 from asgnn.training.space import PORTFOLIO, Budget, Values, candidates, load_portfolio
 from asgnn.training.tuning_file import Score, TuningFile
 
-__all__ = ["PORTFOLIO", "Scored", "Table", "Tried", "Tuned", "candidates", "load_portfolio", "tune"]
+__all__ = ["PORTFOLIO", "Scored", "Table", "Tried", "Tuned", "candidates", "load_portfolio", "tune", "words"]
 
 PATIENCE = 50
 MAX_TRIALS = 1000
@@ -90,7 +90,7 @@ class Table(Sequence[Tried]):
         """The first rows, each setting once, by its last rung."""
         found: dict[str, Tried] = {}
         for row in self.rows:
-            found.setdefault(_words(row.settings), row)
+            found.setdefault(words(row.settings), row)
         return list(found.values())[:count]
 
     def to_pandas(self) -> Any:
@@ -99,7 +99,7 @@ class Table(Sequence[Tried]):
             pandas = importlib.import_module("pandas")
         except ImportError:
             raise ConfigError("to_pandas needs pandas, which is not installed; install it with pip.") from None
-        return pandas.DataFrame([{**vars(row), "settings": _words(row.settings), **row.settings} for row in self.rows])
+        return pandas.DataFrame([{**vars(row), "settings": words(row.settings), **row.settings} for row in self.rows])
 
     def __str__(self) -> str:
         head = ("rung", "epochs", "trials", "score", "loss", "seconds", "settings")
@@ -110,10 +110,11 @@ class Table(Sequence[Tried]):
 
 def _cells(row: Tried) -> tuple[str, ...]:
     numbers = (f"{100 * row.val_score:.2f}", f"{row.val_loss:.4f}") if row.val_score >= 0 else ("–", "–")
-    return (f"{row.rung}", f"{row.epochs}", f"{row.trials}", *numbers, f"{row.seconds:.1f}", _words(row.settings))
+    return (f"{row.rung}", f"{row.epochs}", f"{row.trials}", *numbers, f"{row.seconds:.1f}", words(row.settings))
 
 
-def _words(settings: Values) -> str:
+def words(settings: Values) -> str:
+    """The settings as ``name=value``, or "the recipe" if there are none."""
     return " ".join(f"{name}={value}" for name, value in settings.items()) or "the recipe"
 
 
@@ -163,11 +164,11 @@ class Tuned:
         return Ensemble([fit.model for fit in self.fits])
 
     def __repr__(self) -> str:
-        return f"Tuned({self.recipe.kind.__name__}, {self.val_score:.1%} on validation, {_words(self.settings)})"
+        return f"Tuned({self.recipe.kind.__name__}, {self.val_score:.1%} on validation, {words(self.settings)})"
 
     def __str__(self) -> str:
         lines = [
-            f"chosen: {_words(self.settings)}",
+            f"chosen: {words(self.settings)}",
             f"validation score {100 * self.val_score:.2f}, loss {self.val_loss:.4f}; {len(self.tried.best())} settings "
             f"in {self.seconds:.1f} s",
             *(f"{BASELINES[name]}: {100 * one.val_score:.2f}" for name, one in self.comparison.items()),
