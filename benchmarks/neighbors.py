@@ -5,7 +5,7 @@
 Each method runs in a process of its own, on one thread, and finds the ten nearest neighbours of every node by cosine.
 The seconds are those of the processor, because other programs may be running. Recall is measured on 1,000 nodes: the
 share of the neighbours found that are at least as similar as the tenth of the exact search, so that ties do not count
-against a method. A method whose package is missing is left out.
+against a method. A method whose package is missing is left out. Rows that the record has are not measured again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "docs" / "records" / "neighbors.json"
 K = 10
 SAMPLE = 1000
 NODES = {"words": 30_000, "points": 100_000}
@@ -36,6 +38,7 @@ TWICE = 2000
 METHODS = {
     "exact": "asgnn",
     "pynndescent": "pynndescent",
+    "pynndescent, 30": "pynndescent",
     "faiss, HNSW": "faiss-cpu",
     "faiss, IVF": "faiss-cpu",
     "hnswlib": "hnswlib",
@@ -66,23 +69,25 @@ def points(n: int, features: int = 64, centres: int = 50) -> NDArray[np.float32]
 
 def unit(x: Any) -> Any:
     """Returns the rows with norm 1, in single precision."""
-    if sp.issparse(x):
+    sparse: bool = sp.issparse(x)
+    if sparse:
         norm = np.sqrt(x.multiply(x).sum(axis=1))
         return sp.csr_array(sp.diags_array(1 / norm) @ x).astype(np.float32)
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def as_dense(x: Any) -> NDArray[np.float32]:
-    return np.ascontiguousarray(sp.csr_array(x).toarray() if sp.issparse(x) else x, dtype=np.float32)
+    sparse: bool = sp.issparse(x)
+    return np.ascontiguousarray(x.toarray() if sparse else x, dtype=np.float32)
 
 
 # --- the methods: unit rows → indices (N, K + 1), of which one may be the node itself --------------------------------
 
 
-def by_pynndescent(x: Any) -> NDArray[Any]:
+def by_pynndescent(x: Any, wide: int = K + 1) -> NDArray[Any]:
     from pynndescent import NNDescent
 
-    index = NNDescent(x, metric="cosine", n_neighbors=K + 1, random_state=0, n_jobs=1, compressed=False)
+    index = NNDescent(x, metric="cosine", n_neighbors=wide, random_state=0, n_jobs=1, compressed=False)
     found: NDArray[Any] = index.neighbor_graph[0]
     return found
 
@@ -128,6 +133,7 @@ def by_hnswlib(x: Any) -> NDArray[Any]:
 
 SEARCH: dict[str, Callable[[Any], NDArray[Any]]] = {
     "pynndescent": by_pynndescent,
+    "pynndescent, 30": lambda x: by_pynndescent(x, 30),
     "faiss, HNSW": by_faiss_hnsw,
     "faiss, IVF": by_faiss_ivf,
     "hnswlib": by_hnswlib,
@@ -196,11 +202,30 @@ def measure(method: str, kind: str, n: int) -> dict[str, Any]:
     return row
 
 
+def tables() -> dict[str, list[str]]:
+    """The table of the page."""
+    lines = ["| method | features | nodes | seconds | recall | GB | same twice |", "|:--|:--|--:|--:|--:|--:|:--|"]
+    for row in json.loads(RECORD.read_text())["rows"]:
+        same = {True: "yes", False: "no", None: "–"}[row.get("same_twice")]
+        lines.append(
+            f"| {row['method']} | {row['features']} | {row['nodes']:,} | {row['seconds']:.0f} | {row['recall']:.3f} | "
+            f"{row['gigabytes']:.1f} | {same} |"
+        )
+    return {"neighbors": lines}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", nargs=3, metavar=("METHOD", "KIND", "NODES"))
     parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--page", action="store_true", help="write the table of docs/build.md from the record only")
     chosen = parser.parse_args()
+    if chosen.page:
+        sys.path.append(str(ROOT / "scripts"))
+        from pages import fill
+
+        fill(ROOT / "docs" / "build.md", tables())
+        return
     if chosen.one:
         method, kind, n = chosen.one
         print(json.dumps(one(method, kind, int(n))))
@@ -208,10 +233,14 @@ def main() -> None:
     from asgnn.experiments.machine import origin
 
     command = f"python benchmarks/neighbors.py -o {chosen.output}"
-    record: dict[str, Any] = {**origin(command, "cpu"), "k": K, "threads": 1, "packages": {}, "rows": []}
+    known = json.loads(chosen.output.read_text())["rows"] if chosen.output and chosen.output.exists() else []
+    record: dict[str, Any] = {**origin(command, "cpu"), "k": K, "threads": 1, "packages": {}, "rows": known}
+    done = {(row["method"], row["features"]) for row in known}
     for method in filter(installed, METHODS):
         record["packages"][METHODS[method]] = importlib.metadata.version(METHODS[method])
         for kind, n in NODES.items():
+            if (method, kind) in done:
+                continue
             row = {"method": method, "features": kind, "nodes": n, **measure(method, kind, n)}
             if method != "exact":
                 del row["digest"]

@@ -466,10 +466,11 @@ def _show_choices(kept: Store, choices: list[Choice]) -> None:
     """Prints the cells of tables next to the paper's figures."""
     for (name, case), cell in groupby(choices, key=lambda choice: (choice.table, choice.case)):
         spec = load_spec(name)
-        digits, rows = metric(spec.figure).digits, []
+        figure = spec.figure_of(case.dataset)
+        digits, rows = metric(figure).digits, []
         for choice in cell:
             row, outcomes = spec.row(choice.row), list(kept.get(choice.trainings).values())
-            ours = MeanStd.of([outcome.figures[spec.figure] for outcome in outcomes]).text(digits)
+            ours = MeanStd.of([outcome.figures[figure] for outcome in outcomes]).text(digits)
             paper = spec.paper.get(case.dataset, {}).get(case.amount, {}).get(row.paper or "")
             rows.append([row.label, choice.rule, choice.tried, ours, MeanStd(*paper).text(digits) if paper else ""])
             where = f"{row.label} on {case.dataset}, {case.label}: "

@@ -205,11 +205,12 @@ def test_learned_weights_follow_the_similarity() -> None:
     within = (edges[0] < 40) == (edges[1] < 40)
     assert weight[within].sum() > 0.95 * weight.sum()
     kept, similarity = knn_graph(x, 12)
-    known = {pair: s for *pair, s in zip(*kept.tolist(), similarity.tolist(), strict=True) for pair in [tuple(pair)]}
-    ours = [known[pair] for pair in zip(*edges.tolist(), strict=True)]
-    assert np.corrcoef(ours, weight)[0, 1] > 0.3
+    used = torch.searchsorted(kept[0] * 80 + kept[1], edges[0] * 80 + edges[1])
+    torch.testing.assert_close(kept[:, used], edges)
+    ours = similarity[used]
+    assert ours[weight == 1].mean() > ours[weight < 1].mean() + 0.01
     # Weight 0 for the less similar candidates.
-    assert np.mean(ours) > similarity.mean()
+    assert ours.mean() > similarity.mean() + 0.02
 
 
 def test_a_node_without_features_stays_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from typing import Any
 
@@ -161,6 +162,31 @@ def test_a_row_of_nan_is_a_node_without_features() -> None:
         row, col = torch.cartesian_prod(torch.arange(50), torch.arange(50)).t()
         ours, theirs = (pair_similarity(given, row, col, metric) for given in (nan, zero))
         torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("points", "auto"), ("words", "auto"), ("words", "jaccard")])
+def test_approximate_neighbors_of_many_nodes(kind: str, metric: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all neighbours of the exact search, and the same ones each time."""
+    pytest.importorskip("faiss", reason="faiss-cpu, the extra neighbors, is not installed")
+    centres = normal(20, 16)
+    x = (centres.repeat(40, 1) + 0.3 * normal(800, 16)).float()
+    if kind == "words":
+        x = (x > x.quantile(0.94, dim=1, keepdim=True)).repeat(1, 2).float()
+        x = torch.cat([x, torch.zeros(800, 40)], dim=1) * (torch.arange(800) % 50 > 0).unsqueeze(1)
+    exact = {*zip(*nearest_neighbors(Features.of(x), 8, metric).tolist(), strict=True)}
+    monkeypatch.setattr(neighbors, "EXACT_UP_TO", 100)
+    found = [nearest_neighbors(Features.of(x.clone()), 8, metric) for _ in range(2)]
+    torch.testing.assert_close(*found)
+    check_edges(found[0], 800)
+    ours = {*zip(*found[0].tolist(), strict=True)}
+    assert len(ours & exact) > 0.95 * len(ours | exact)
+
+
+def test_many_nodes_without_faiss_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbors, "EXACT_UP_TO", 10)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ConfigError, match=r"pip install asgnn\[neighbors\]"):
+        nearest_neighbors(Features.of(normal(11, 2)), 3)
 
 
 # --- the cache -------------------------------------------------------------------------------------------------------

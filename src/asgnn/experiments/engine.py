@@ -34,6 +34,7 @@ from asgnn.training import recipe
 LARGEST_BATCH = {"cpu": 16, "cuda": 1024}
 # The edges of all trainings of a batch on a GPU, which several processes may share: about 13 GB.
 MAX_EDGES = 2**23
+WRITE_EVERY = 0.5  # seconds; as much work is lost if the process is killed
 
 
 @dataclass
@@ -124,14 +125,30 @@ class Engine:
     def outcomes(self, trainings: Sequence[Training]) -> dict[str, Outcome]:
         """Outcomes by key in the order of ``trainings``, from the store or trained and stored."""
         keys = [training.key for training in trainings]
-        have = self.store.get(keys).keys()
+        have = self.store.has(keys)
         self._done |= have
         missing = [batch for batch in self._batches(trainings) if not batch.keys <= have]
-        for batch, outcomes in self.executor(missing):
-            self.store.add(outcomes)
-            self._done |= batch.keys
-            if self.progress is not None:
-                self.progress(len(self._done), batch)
+        finished: list[tuple[Batch, list[Outcome]]] = []
+        written = 0.0
+
+        def write() -> None:
+            nonlocal written
+            self.store.add([outcome for _, outcomes in finished for outcome in outcomes])
+            for batch, _ in finished:
+                self._done |= batch.keys
+                if self.progress is not None:
+                    self.progress(len(self._done), batch)
+            finished.clear()
+            written = time.monotonic()
+
+        # Small batches on a GPU finish more often than a disk confirms that it has written.
+        try:
+            for done in self.executor(missing):
+                finished.append(done)
+                if time.monotonic() - written >= WRITE_EVERY:
+                    write()
+        finally:
+            write()
         return self.store.get(keys)
 
     def _batches(self, trainings: Sequence[Training]) -> list[Batch]:

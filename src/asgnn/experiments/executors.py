@@ -163,16 +163,21 @@ def processes(workers: int, device: str, root: str | Path | None = None) -> Iter
     def run(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
         waiting, idle = _Waiting(batches), list(range(workers))
         running: dict[Future[list[Outcome]], tuple[int, Batch]] = {}
+
+        def start() -> None:
+            while waiting and idle:
+                worker = idle.pop(0)
+                batch = waiting.take(last.get(worker), [batch for _, batch in running.values()])
+                last[worker] = batch
+                running[pools[worker].submit(run_batch, batch, device, root)] = worker, batch
+
         try:
-            while waiting or running:
-                while waiting and idle:
-                    worker = idle.pop(0)
-                    batch = waiting.take(last.get(worker), [batch for _, batch in running.values()])
-                    last[worker] = batch
-                    running[pools[worker].submit(run_batch, batch, device, root)] = worker, batch
-                for done in wait(running, return_when=FIRST_COMPLETED).done:
-                    worker, batch = running.pop(done)
-                    idle.append(worker)
+            start()
+            while running:
+                finished = {done: running.pop(done) for done in wait(running, return_when=FIRST_COMPLETED).done}
+                idle += [worker for worker, _ in finished.values()]
+                start()  # before the results are looked at: no worker waits for that
+                for done, (_, batch) in finished.items():
                     yield batch, done.result()
         except BrokenProcessPool as lost:
             raise DataUnavailable(

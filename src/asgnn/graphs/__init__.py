@@ -1,5 +1,6 @@
 """Graphs: datasets, splits, edge flips, conversion and checks."""
 
+from asgnn.graphs.build import build_graph, knn_graph, learn_graph
 from asgnn.graphs.checks import check_split, describe, labels_of, num_classes, validate
 from asgnn.graphs.convert import (
     from_edges,
@@ -37,6 +38,7 @@ __all__ = [
     "Words",
     "apply_split",
     "available",
+    "build_graph",
     "check_published",
     "check_split",
     "count_published",
@@ -47,8 +49,10 @@ __all__ = [
     "from_edges",
     "from_networkx",
     "from_scipy",
+    "knn_graph",
     "labels_of",
     "largest_component",
+    "learn_graph",
     "load_dataset",
     "load_own",
     "load_poisoned",

@@ -16,8 +16,8 @@ SENTENCES = {
     "how_to_read": (
         "Each cell shows the mean ± sample standard deviation over our trials, then the paper's figure and the "
         "difference (ours minus the paper's). The best and the second-best of our results in each column are marked. "
-        'A figure marked "paper" is shown where we have no result. A figure in brackets is that of the mean '
-        "probability of the trials."
+        'A figure marked "paper" is shown where we have no result. The ensemble, or the figure in brackets, is that of '
+        "the mean probability of the trials."
     ),
     "gain_note": "Each model minus the same model with its structure frozen, over equal seeds.",
     "compared_note": (

@@ -43,7 +43,7 @@
   const looks = {};
   for (const row of data.tables.flatMap((one) => one.rows)) {
     if (row.name in looks) continue;
-    const colour = new Set(Object.values(looks).map((look) => look.colour)).size % 8;
+    const colour = Object.values(looks).filter((look) => !look.frozen).length % 8;
     looks[row.name] = { colour, strong: Boolean(row.twin), frozen: false };
     if (row.twin) looks[row.twin] = { colour, strong: false, frozen: true };
   }
@@ -114,10 +114,10 @@
 
   const change = (difference, better, digits) => h("span", { class: `below ${better * difference > 0 ? "up" : better * difference < 0 ? "down" : ""}` }, signed(difference, digits));
 
-  /** The accuracy of the mean probability of the trials, in brackets. */
+  /** The accuracy of the mean probability of the trials. */
   function ensembleOf(cell, digits) {
     const found = cell.ensemble && cell.ensemble[state.metric];
-    return found === undefined || found === null ? null : h("span", { class: "std", title: "the mean probability of the trials" }, ` (${fixed(found, digits)})`);
+    return found === undefined || found === null ? null : h("span", { class: "below" }, `ensemble ${fixed(found, digits)}`);
   }
 
   function drawResults() {
@@ -139,8 +139,8 @@
         const mark = ["", "best", "second"][found[2]];
         const button = h("button", { type: "button", class: "cell", onclick: () => showDetail(row, i) },
           h("span", { class: "ours" }, fixed(found[0], digits), found[1] === null ? null : h("span", { class: "std" }, ` ± ${found[1].toFixed(digits)}`),
-            ensembleOf(cell, digits),
             mark ? h("span", { class: "hide" }, mark === "best" ? " best" : " second best") : null),
+          ensembleOf(cell, digits),
           paper ? h("span", { class: "below" }, `paper ${figure(paper, digits)}`) : null,
           paper ? change(cell.difference, better, digits) : null,
           cell.diverged ? h("span", { class: "below diverged" }, cell.diverged) : null);
@@ -223,7 +223,7 @@
     });
     const number = (label) => ({ label, kind: "number" });
     drawTable("generality-table", "Test accuracy, % (ROC-AUC where it says so), mean ± sample standard deviation over the trials.", [
-      { label: "graph", kind: "text" }, ...found.rows.map((row) => number(row.label)), number("ASGNN + features − best other model"), number("portfolio − GCN’s defaults"), number("learned λ"),
+      { label: "graph", kind: "text" }, ...found.rows.map((row) => number(row.label)), number("ASGNN − best other"), number("portfolio − GCN"), number("learned λ"),
     ], body, "");
     state.filter = filter;
   }
