@@ -327,8 +327,9 @@ class _Search:
         self.y = labels_of(data)[split.val.to(data.y.device)].cpu()
         features, adj = prepare(self.data, need_labels=True)
         self.uninformative = uninformative(features)
-        # As many batches side by side as torch may use threads, unless a batch uses all threads itself.
-        work = adj.row.numel() * num_classes(data) * self.largest
+        # As many batches side by side as torch may use threads, unless a batch uses all threads itself. Candidates may
+        # add 20 neighbours of each node, in both directions.
+        work = (adj.row.numel() + 40 * adj.num_nodes) * num_classes(data) * self.largest
         alone = self.device.type != "cpu" or work >= ONE_THREAD_BELOW
         self.workers = 1 if alone else torch.get_num_threads()
         self.lock, self.done, self.total = threading.Lock(), 0.0, 0
@@ -365,9 +366,12 @@ class _Search:
                 for batch in missing:
                     self._train(batch, keep)
             else:
-                with ThreadPoolExecutor(self.workers) as pool:
-                    for _ in pool.map(lambda batch: self._train(batch, keep), missing):
-                        pass
+                pool = ThreadPoolExecutor(self.workers)
+                try:
+                    for one in [pool.submit(self._train, batch, keep) for batch in missing]:
+                        one.result()
+                finally:  # after an error or an interruption, batches that have not begun are not trained
+                    pool.shutdown(cancel_futures=True)
         return [[self.file.scores[training.key] for training in each] for each in asked]
 
     def _batches(self, trainings: Sequence[_Training]) -> Iterator[list[_Training]]:
