@@ -70,6 +70,17 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "no dataset": (["train"], 2, "--dataset"),
     "unknown dataset": (["train", "--dataset", "coral"], 2, "There is no dataset 'coral'"),
     "unknown model": (["train", "--dataset", "cora", "--model", "gnc"], 2, "There is no model 'gnc'"),
+    "a budget without a search": (["train", "--dataset", "cora", "--budget", "4"], 2, "--budget is for --tune"),
+    "no settings to try": (
+        ["train", "--dataset", "cora", "--split", "random", "--tune", "--budget", "0"],
+        2,
+        "budget must be",
+    ),
+    "a search on flips that do not exist": (
+        ["train", "--dataset", "cora", "--split", "random:0", "--poisoned", "made-nettack", "--rate", "1", "--tune"],
+        2,
+        "make them with asgnn attack",
+    ),
     "unknown split": (["train", "--dataset", "cora", "--split", "mine"], 2, "published"),
     "no rate": (["train", "--dataset", "cora", "--poisoned", "metattack"], 2, "needs a rate above 0"),
     "rate not published": (
@@ -687,7 +698,7 @@ REPRODUCE_REFUSED: dict[str, tuple[list[str], str]] = {
     "infinite rate": (["table1", "--rates", "inf"], "table1 has no rate inf"),
     "no GPU": (["small", "--device", "cuda"], "--device cpu"),
     "unknown device": (["small", "--device", "gpu"], "--device must be auto, cpu or cuda; it is 'gpu'"),
-    "unknown search": (["small", "--search", "large"], "search must be one of none, small, wide, paper"),
+    "unknown search": (["small", "--search", "large"], "search must be one of none, small,"),
     "unknown splits": (["small", "--splits", "own"], "splits must be given or random"),
     "unknown executor": (["small", "--executor", "slurm"], "--executor must be local or ray"),
 }
@@ -795,3 +806,32 @@ def test_reproduction_killed_at_random_moments() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "NOT EQUAL" not in done.stdout
     assert done.stdout.splitlines()[-1].startswith("3 kills in ")
+
+
+# --- train --tune ---------------------------------------------------------------------------------------------------
+
+TUNE = ["train", "--dataset", "cora", "--model", "appnp", "--split", "random", "--trials", "2", "--device", "cpu"]
+TUNE += ["--set", "epochs=8", "--set", "hidden_channels=4"]
+
+
+def test_train_with_tune_prints_the_choice(asgnn: Run, tmp_path: Path) -> None:
+    store = tmp_path / "results.sqlite"
+    found = asgnn(*TUNE, "--tune", "--budget", "5", "--store", str(store))
+    assert found.returncode == 0
+    assert "all trials have one split, random:0" in found.stderr
+    for part in ("Choice of settings", "the best 5 of 5 settings", "Chosen: ", "an MLP", "a GCN", "appnp on cora"):
+        assert part in found.stdout
+    # the second run finds every training in the files
+    again = asgnn(*TUNE, "--tune", "--budget", "5", "--store", str(store), "--json")
+    out = json.loads(again.stdout)
+    assert out["settings"] == out["tuned"]["settings"]
+    assert {"hidden_channels": 4, "epochs": 8}.items() <= out["settings"].items()
+    assert out["tuned"]["tried"] == 5
+    assert out["split"] == "random:0"
+    (tuning,) = tmp_path.glob("results.tune-*.jsonl")
+    before = tuning.read_text()
+    assert f"Chosen: {' '.join(f'{k}={v}' for k, v in out['tuned']['settings'].items())}" in found.stdout
+    asgnn(*TUNE, "--tune", "--budget", "5", "--store", str(store))
+    assert tuning.read_text() == before
+    with Store.open(store, create=False) as kept:
+        assert len(list(kept.outcomes())) == 2

@@ -93,6 +93,13 @@ def test_readme_example_prints_what_the_readme_shows(seed: int, capsys: pytest.C
     assert weight[false].max() + 0.3 < weight[~false].min()
 
 
+def test_blocks_of_the_tuning_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = run_page(ROOT / "docs" / "tune.md")
+    assert "chosen: " in capsys.readouterr().out
+    assert len(seen["found"].tried.best()) == 4
+    assert len(seen["result"].history.val_loss) == seen["result"].best_epoch + 20 < 2000
+
+
 def test_blocks_of_the_how_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     run_page(ROOT / "docs" / "howto.md")

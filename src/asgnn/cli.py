@@ -26,6 +26,7 @@ from asgnn.experiments.attacks import attack_settings, made_case, write_attack
 from asgnn.experiments.demo import MODELS, RATES, mean_std, run_demo
 from asgnn.experiments.engine import Engine
 from asgnn.experiments.executors import Batch, Executor, cluster, local, on_ray, processes
+from asgnn.experiments.measure import find_split, load_graph
 from asgnn.experiments.migrate import migrate
 from asgnn.experiments.questions import TOPICS, plan
 from asgnn.experiments.report import FORMATS, write_report
@@ -41,13 +42,16 @@ from asgnn.experiments.values import (
     Case,
     Choice,
     SplitName,
+    as_settings,
     count_diverged,
+    key_of,
     made_against,
     parse_case,
     parse_settings,
 )
 from asgnn.graphs import DATASETS, available, count_published, describe, find_dataset, load_dataset
-from asgnn.training import RECIPES, recipe
+from asgnn.training import RECIPES, Tuned, recipe, tune
+from asgnn.training.tune import BASELINES, PATIENCE, words
 from asgnn.version import __version__
 
 app = typer.Typer(
@@ -63,6 +67,7 @@ EXIT_CODES: dict[type[BaseException], int] = {ConfigError: 2, GraphError: 3, Dat
 INTERRUPTED = 130
 RESULTS = Path("runs/results.sqlite")  # default of reproduce and report
 PAUSE = 10.0  # seconds between two lines of an attack's progress
+SHOWN = 6  # settings in the table of train --tune
 STOPPED = "Interrupted; finished results are stored."
 # some releases of typer bundle their own click, so take the class from typer
 UsageProblem = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -179,19 +184,41 @@ def train(
         ),
     ] = None,
     trials: Annotated[int, typer.Option(help="Number of trials, trained as one batch; trial i has seed i.")] = 10,
+    tuned: Annotated[
+        bool,
+        typer.Option("--tune", help="First choose the settings on the validation nodes; --set fixes some."),
+    ] = False,
+    budget: Annotated[
+        int | None,
+        typer.Option(help="Number of settings that --tune tries. Default: a short fixed list, the portfolio."),
+    ] = None,
     store_path: Annotated[Path | None, typer.Option("--store", help="A file for results, which are reused.")] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Train a model on a graph, clean or attacked, and report its accuracy."""
     given = parse_settings(model, recipe(model).settings, settings or [])
+    if budget is not None and not tuned:
+        raise ConfigError("--budget is for --tune; use both or neither.")
     case = parse_case(dataset, poisoned, rate, split)
     against = made_against(case.dataset, case.attacks[0]) if case.attacks else None
     if against not in (None, case.split):
         _note(f"these flips were made against the split {against}; on another split the attack is weaker")
-    with _bar(f"{model} on {case.dataset}") as progress, _store(store_path) as kept:
-        found = run_trials(case, model, given, trials, store=kept, device=_device(device), progress=progress)
+    search = None
+    with _store(store_path) as kept:
+        if tuned:
+            if case.of_trial(0) != case:
+                case = case.of_trial(0)
+                _note(f"with --tune all trials have one split, {case.split}")
+            search = _tune(case, model, dict(given), budget, store_path, _device(device))
+            given = as_settings(search.settings)
+        with _bar(f"{model} on {case.dataset}") as progress:
+            found = run_trials(case, model, given, trials, store=kept, device=_device(device), progress=progress)
     _note_diverged(found["diverged"], trials)
+    if search is not None:
+        found["tuned"] = _tuned_as_dict(search)
+        if not as_json:
+            _print_tuned(search)
     if as_json:
         return _print_json(found)
     graph = case.dataset if poisoned is None else f"{case.dataset}, {poisoned}"
@@ -207,6 +234,59 @@ def train(
     out.print(f"{case.dataset}: {describe(load_dataset(case.dataset))}")
     if "edge_auc_mean" in found:
         out.print(f"The learned edge weights separate {_auc(found)}")
+
+
+def _tune(
+    case: Case, model: str, fixed: dict[str, Any], budget: int | None, store_path: Path | None, device: str
+) -> Tuned:
+    """Choose settings on the graph of a case; trainings are kept beside the store."""
+    if any(attack.source == "made" for attack in case.attacks):
+        raise ConfigError("--tune needs flips that exist: make them with asgnn attack and pass the file as --poisoned.")
+    graph = load_graph(case).data
+    key = key_of(case.as_dict())[:12]
+    epochs, patience = fixed.pop("epochs", None), fixed.pop("patience", PATIENCE)
+    metric = fixed.pop("metric", DATASETS[case.dataset].metric)
+    with _bar(f"settings of {model} on {case.dataset}") as progress:
+        return tune(
+            model,
+            graph,
+            find_split(case.split, graph, case.dataset),
+            budget="portfolio" if budget is None else budget,
+            fixed=fixed,
+            epochs=epochs,
+            patience=patience,
+            metric=metric,
+            device=device,
+            checkpoint=None if store_path is None else store_path.with_suffix(f".tune-{key}.jsonl"),
+            progress=progress,
+        )
+
+
+def _tuned_as_dict(found: Tuned) -> dict[str, Any]:
+    return {
+        "settings": dict(found.settings),
+        "val_score": found.val_score,
+        "comparison": {name: one.val_score for name, one in found.comparison.items()},
+        "advice": list(found.advice),
+        "tried": len(found.tried.best()),
+        "seconds": round(found.seconds, 2),
+    }
+
+
+def _print_tuned(found: Tuned) -> None:
+    rows = [
+        [words(row.settings), row.epochs, row.trials, f"{100 * row.val_score:.2f}", f"{row.val_loss:.3f}"]
+        for row in found.tried.best(SHOWN)
+    ]
+    headings = ("settings that differ from the recipe", "epochs", "trials", "score, %", "loss")
+    tried = len(found.tried.best())
+    caption = f"the best {len(rows)} of {tried} settings, by validation; {found.seconds:.1f} s"
+    _print_table("Choice of settings", headings, rows, caption=caption)
+    out.print(f"Chosen: {words(found.settings)}")
+    for name, one in found.comparison.items():
+        out.print(f"On the same validation nodes {BASELINES[name]} reaches {100 * one.val_score:.2f} %.")
+    for sentence in found.advice:
+        out.print(sentence)
 
 
 def _store(path: Path | None) -> Store:

@@ -258,7 +258,7 @@ class _Runner:
             single.eval()
         history = torch.stack(rows).cpu()  # (epochs, 3, T)
         seconds = (time.perf_counter() - start) / count
-        results = zip(self.trials, best.epoch.tolist(), best.score.tolist(), best.last.tolist(), strict=True)
+        results = zip(self.trials, best.epoch.tolist(), best.score.tolist(), best.ends(), strict=True)
         return [
             Fit(
                 trial.model,
@@ -334,19 +334,25 @@ class _Best:
     @torch.no_grad()
     def update(self, state: Sequence[Tensor], loss: Tensor, score: Tensor) -> None:
         self.now += 1
-        torch.where(self.stopped, self.last, self.now, out=self.last)
         better = (score > self.score) | ((score == self.score) & (loss < self.loss))
         better &= loss.isfinite()
-        better &= ~self.stopped
+        if self.stops:
+            better &= ~self.stopped
+            torch.where(self.stopped, self.last, self.now, out=self.last)
         for kept, value in ((self.score, score), (self.loss, loss), (self.epoch, self.now)):
             torch.where(better, value, kept, out=kept)
         for kept, value in zip(self.state, state, strict=True):
             torch.where(better.view(-1, *(1,) * (kept.dim() - 1)), value, kept, out=kept)
-        self.stopped |= self.now - self.epoch >= self.patience
+        if self.stops:
+            self.stopped |= self.now - self.epoch >= self.patience
 
     def all_stopped(self) -> bool:
         """Whether every trial has stopped; without patience the device is not asked."""
         return self.stops and bool(self.stopped.all())
+
+    def ends(self) -> list[int]:
+        """The last epoch of each trial."""
+        return (self.last if self.stops else self.now.expand_as(self.last)).tolist()
 
 
 class _CudaGraph:

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-from asgnn.errors import ConfigError, DivergedWarning, GraphError
+from asgnn.errors import ConfigError, DivergedWarning, FeaturesWarning, GraphError
 from asgnn.graphs import Split, labels_of, num_classes, prepare, split_of
+from asgnn.graphs.neighbors import uninformative
 from asgnn.models import Ensemble
 from asgnn.progress import Progress
 from asgnn.settings import check_count
@@ -32,7 +33,7 @@ from asgnn.training.recipes import Recipe, recipe
 from asgnn.training.space import PORTFOLIO, Budget, Values, candidates, load_portfolio
 from asgnn.training.tuning_file import Score, TuningFile
 
-__all__ = ["PORTFOLIO", "Scored", "Table", "Tried", "Tuned", "candidates", "load_portfolio", "tune"]
+__all__ = ["PORTFOLIO", "Scored", "Table", "Tried", "Tuned", "candidates", "load_portfolio", "tune", "words"]
 
 PATIENCE = 50
 MAX_TRIALS = 1000
@@ -89,7 +90,7 @@ class Table(Sequence[Tried]):
         """The first rows, each setting once, by its last rung."""
         found: dict[str, Tried] = {}
         for row in self.rows:
-            found.setdefault(_words(row.settings), row)
+            found.setdefault(words(row.settings), row)
         return list(found.values())[:count]
 
     def to_pandas(self) -> Any:
@@ -98,7 +99,7 @@ class Table(Sequence[Tried]):
             pandas = importlib.import_module("pandas")
         except ImportError:
             raise ConfigError("to_pandas needs pandas, which is not installed; install it with pip.") from None
-        return pandas.DataFrame([{**vars(row), "settings": _words(row.settings), **row.settings} for row in self.rows])
+        return pandas.DataFrame([{**vars(row), "settings": words(row.settings), **row.settings} for row in self.rows])
 
     def __str__(self) -> str:
         head = ("rung", "epochs", "trials", "score", "loss", "seconds", "settings")
@@ -109,10 +110,11 @@ class Table(Sequence[Tried]):
 
 def _cells(row: Tried) -> tuple[str, ...]:
     numbers = (f"{100 * row.val_score:.2f}", f"{row.val_loss:.4f}") if row.val_score >= 0 else ("–", "–")
-    return (f"{row.rung}", f"{row.epochs}", f"{row.trials}", *numbers, f"{row.seconds:.1f}", _words(row.settings))
+    return (f"{row.rung}", f"{row.epochs}", f"{row.trials}", *numbers, f"{row.seconds:.1f}", words(row.settings))
 
 
-def _words(settings: Values) -> str:
+def words(settings: Values) -> str:
+    """The settings as ``name=value``, or "the recipe" if there are none."""
     return " ".join(f"{name}={value}" for name, value in settings.items()) or "the recipe"
 
 
@@ -162,11 +164,11 @@ class Tuned:
         return Ensemble([fit.model for fit in self.fits])
 
     def __repr__(self) -> str:
-        return f"Tuned({self.recipe.kind.__name__}, {self.val_score:.1%} on validation, {_words(self.settings)})"
+        return f"Tuned({self.recipe.kind.__name__}, {self.val_score:.1%} on validation, {words(self.settings)})"
 
     def __str__(self) -> str:
         lines = [
-            f"chosen: {_words(self.settings)}",
+            f"chosen: {words(self.settings)}",
             f"validation score {100 * self.val_score:.2f}, loss {self.val_loss:.4f}; {len(self.tried.best())} settings "
             f"in {self.seconds:.1f} s",
             *(f"{BASELINES[name]}: {100 * one.val_score:.2f}" for name, one in self.comparison.items()),
@@ -323,9 +325,11 @@ class _Search:
         self.data = copy.copy(data).to(self.device)  # once, so that what is prepared from it is kept between batches
         self.largest = LARGEST_BATCH.get(self.device.type, LARGEST_BATCH["cuda"])
         self.y = labels_of(data)[split.val.to(data.y.device)].cpu()
-        _, adj = prepare(self.data, need_labels=True)
-        # As many batches side by side as torch may use threads, unless a batch uses all threads itself.
-        work = adj.row.numel() * num_classes(data) * self.largest
+        features, adj = prepare(self.data, need_labels=True)
+        self.uninformative = uninformative(features)
+        # As many batches side by side as torch may use threads, unless a batch uses all threads itself. Candidates may
+        # add 20 neighbours of each node, in both directions.
+        work = (adj.row.numel() + 40 * adj.num_nodes) * num_classes(data) * self.largest
         alone = self.device.type != "cpu" or work >= ONE_THREAD_BELOW
         self.workers = 1 if alone else torch.get_num_threads()
         self.lock, self.done, self.total = threading.Lock(), 0.0, 0
@@ -357,13 +361,17 @@ class _Search:
                 self._report(sum(training.recipe.config.epochs for training in batch))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DivergedWarning)  # a setting that diverges has lost
+            warnings.simplefilter("ignore", FeaturesWarning)  # said once, as advice
             if self.workers == 1 or len(missing) < 2:
                 for batch in missing:
                     self._train(batch, keep)
             else:
-                with ThreadPoolExecutor(self.workers) as pool:
-                    for _ in pool.map(lambda batch: self._train(batch, keep), missing):
-                        pass
+                pool = ThreadPoolExecutor(self.workers)
+                try:
+                    for one in [pool.submit(self._train, batch, keep) for batch in missing]:
+                        one.result()
+                finally:  # after an error or an interruption, batches that have not begun are not trained
+                    pool.shutdown(cancel_futures=True)
         return [[self.file.scores[training.key] for training in each] for each in asked]
 
     def _batches(self, trainings: Sequence[_Training]) -> Iterator[list[_Training]]:
@@ -445,6 +453,8 @@ def _advice(
     if mlp is not None and mlp.val_score <= chance + error:
         usual = "a random order" if metric == "roc_auc" else "always answering the most frequent class"
         yield f"The features alone hardly help: an MLP reaches {shown['mlp']}, and {usual} {100 * chance:.1f} %."
+    if search.uninformative is not None:
+        yield f"Edges cannot be judged by the features. {search.uninformative}"
     if best.val_score <= chance + error:
         yield f"The chosen model hardly beats chance ({100 * chance:.1f} %): its predictions say little."
     if best.settings.get("prior_edges") == 0:
