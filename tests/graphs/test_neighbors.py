@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import load_dataset, neighbors
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.checks import check_edges
-from asgnn.graphs.features import Features
+from asgnn.graphs.features import Features, Rows
 from asgnn.graphs.neighbors import nearest_neighbors, uninformative
 from asgnn.graphs.similarity import edge_similarity, kind_of, pair_similarity, without_features
 
@@ -128,6 +129,18 @@ def test_stored_sparse_and_dense_are_alike(dense: bool, dtype: torch.dtype, monk
         assert sparse.dense is None
         monkeypatch.setattr(neighbors, "SPARSE_COST", 1e9 if dense else 0)
         torch.testing.assert_close(nearest_neighbors(sparse, 5), nearest_neighbors(as_dense, 5))
+
+
+def test_blocks_of_the_gpu_form_on_a_cpu() -> None:
+    """On a GPU the products of sparse features are computed from torch's CSR form, which a CPU can do as well."""
+    features = Features.of(MATRICES["weighted words"][0])
+    assert features.by_row is not None
+    usual = neighbors._compared(features, "cosine")
+    value = torch.from_numpy(usual.rows.data)  # type: ignore[union-attr]
+    rows = Rows(features.by_row.crow, features.by_row.col, value, features.by_row.shape)
+    for start, stop in ((0, 60), (0, 1), (5, 33), (59, 60)):
+        found = replace(usual, rows=rows).scores(start, stop)
+        torch.testing.assert_close(found, usual.scores(start, stop), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["scales", "weighted words"])
