@@ -272,6 +272,7 @@ def _tuned_as_dict(found: Tuned) -> dict[str, Any]:
     return {
         "settings": dict(found.settings),
         "val_score": found.val_score,
+        "scalars": dict(found.scalars),
         "comparison": {name: one.val_score for name, one in found.comparison.items()},
         "advice": list(found.advice),
         "tried": len(found.tried.best()),
@@ -289,6 +290,8 @@ def _print_tuned(found: Tuned) -> None:
     caption = f"the best {len(rows)} of {tried} settings, by validation; {found.seconds:.1f} s"
     _print_table("Choice of settings", headings, rows, caption=caption)
     out.print(f"Chosen: {words(found.settings)}")
+    if found.scalars:
+        out.print(f"Learned: {words({name: f'{value:.3g}' for name, value in found.scalars.items()})}")
     for name, one in found.comparison.items():
         out.print(f"On the same validation nodes {BASELINES[name]} reaches {100 * one.val_score:.2f} %.")
     for sentence in found.advice:
