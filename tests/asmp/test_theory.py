@@ -292,3 +292,17 @@ def test_penalties_have_finite_values_and_derivatives_everywhere(name: PenaltyNa
             assert bool((s <= out.weights[0]).all())  # an edge only loses weight, also for λ < 0
             assert torch.equal(s[:, adj.reverse], s)
             assert bool((s[:, adj.loops] == 1).all())
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_gradient_in_an_edge_of_weight_0_is_the_limit_of_small_weights(name: PenaltyName) -> None:
+    """Attacks ask for it, to judge edges that are not there."""
+    n, edge_index = AWKWARD["complete"]
+    x = torch.randn(n, 2, generator=torch.Generator().manual_seed(0), dtype=F64)
+    found = []
+    for weight in (0, 1e-9):
+        a = torch.where((edge_index < 2).all(0), weight, torch.ones(edge_index.size(1), dtype=F64)).requires_grad_()
+        out = propagate(x, Adjacency.of(edge_index, n, a), ASMPParams(0.3, 2.0), Scheme(penalty=name), layers=3)
+        found.append(torch.autograd.grad(out.h.square().sum(), a)[0])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
+    assert float(found[0][(edge_index < 2).all(0)].abs().min()) > 1e-3

@@ -317,7 +317,7 @@ def with_graphs() -> Results:
     rows: dict[str, dict[str, float]] = {
         "actor": {"asgnn-features": 30.0, "asgnn-portfolio": 28.0, "mlp": 35.0, "gcn-default": 29.0},
         "cornell": {"asgnn-features": 79.2, "asgnn-portfolio": 79.0, "mlp": 80.0, "gcn-default": 50.0},
-        "tolokers": {"asgnn-features": 84.0, "rung-features": 83.0},
+        "tolokers": {"asgnn-features": 84.0, "rung-tuned": 83.0},
     }
     for graph, figures in rows.items():
         for row, value in figures.items():
@@ -335,7 +335,7 @@ def test_other_graphs_are_one_table() -> None:
     assert found == {
         "actor": ("mlp", True, True),
         "cornell": ("mlp", False, False),
-        "tolokers": ("rung-features", False, False),
+        "tolokers": ("rung-tuned", False, False),
     }
     assert [lines[graph].difference for graph in lines] == pytest.approx([-5.0, -0.8, 1.0])
     assert (lines["actor"].portfolio, lines["tolokers"].portfolio) == (-1.0, None)

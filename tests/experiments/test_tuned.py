@@ -119,6 +119,17 @@ def test_a_restricted_row_has_as_many_candidates(kind: str, budget: int) -> None
         assert all(one[name] > 0 for name in row.needs)  # type: ignore[operator]
 
 
+@pytest.mark.usefixtures("candidates")
+@pytest.mark.parametrize("count", [2, 3, len(KINDS), 7])
+def test_all_pairs_of_variants_occur(count: int) -> None:
+    """Of the model's own, which the candidates have in turn, and those that the row gives them."""
+    row = tuned_row(variants=tuple((("hops", i),) for i in range(count)))
+    kinds = [{k: v for k, v in one if k not in ("lr", "hops")} for one in row.candidates("tune", "cora")]
+    hops = [dict(one)["hops"] for one in row.candidates("tune", "cora")]
+    pairs = {(KINDS.index(kind), hop) for kind, hop in zip(kinds, hops, strict=True)}
+    assert len(pairs) == count * len(KINDS)
+
+
 def test_without_restrictions_the_candidates_are_those_of_tune(candidates: list[tuple[str, object]]) -> None:
     assert len(tuned_row().candidates("tune", "cora")) == BUDGET
     assert tuned_row(search="portfolio").candidates("portfolio", "cora") == list(

@@ -29,6 +29,7 @@ class DenseSteps:
         self.on_support[adj.row, adj.col] = True
         self.loops = torch.eye(adj.num_nodes, dtype=torch.bool, device=x.device)
         self.s = self.a.expand(*x.shape[:-2], -1, -1)
+        self.u = x.new_zeros(())  # ū of the other penalties
 
     def degree(self, s: Tensor) -> Tensor:
         return s.sum(-1, keepdim=True).clamp(min=MIN_DEGREE)
@@ -61,7 +62,7 @@ class DenseSteps:
         e = (h - self.x).square().sum(-1, keepdim=True)
         cost = (e + e.mT) / 2 + self.lam / 2 * (u.unsqueeze(-2) - u.unsqueeze(-3)).square().sum(-1)
         if self.penalty is not None:
-            new = self._damped_step(self.penalty, cost + self.mu1, s)
+            new = self._averaged_step(self.penalty, cost + self.mu1)
         elif self.scheme.structure == "exact":
             new = (2 * self.gamma * self.a - cost - self.mu1) / (2 * (self.gamma + self.mu2))
         else:
@@ -69,11 +70,14 @@ class DenseSteps:
             new = s - self.eta2 * t - self.eta2 * self.mu1
         return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))  # self-loops stay 1, so D ≥ 1
 
-    def _damped_step(self, penalty: Penalty, z: Tensor, s: Tensor) -> Tensor:
-        """S + κ(S* − S) with S* = a′w(z/2γ′), the minimiser; κ = 1 for the exact structure."""
+    def _averaged_step(self, penalty: Penalty, z: Tensor) -> Tensor:
+        """a′w(ū) with ū⁺ = ū + θ(z/2γ′ − ū); θ = 1 for the exact structure."""
         strength, trust = strength_and_trust(self.gamma, self.mu2)
-        best = trust * self.a * penalty.weight(z / (2 * strength))
-        return best if self.scheme.structure == "exact" else s + damping(self.eta2, strength) * (best - s)
+        u = z / (2 * strength)
+        if self.scheme.structure == "adaptive":
+            u = self.u + damping(self.eta2, strength) * (u - self.u)
+        self.u = u
+        return trust * self.a * penalty.weight(u)
 
     def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         if self.scheme.objective == "degree":

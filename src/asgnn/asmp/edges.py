@@ -42,14 +42,15 @@ class EdgeSteps:
         step = 2 * self.eta1
         self.h_factor, self.average_factor, self.x_term = 1 - step - step * self.lam, step * self.lam, step * self.x
         if self.penalty is not None:
-            self.size, kappa, trust = self.damped()
-            self.s_factor, self.a_term = 1 - kappa, kappa * trust * self.a
+            size, theta, trust = self.averaging()
+            self.size, self.u_factor, self.target = theta * size, 1 - theta, trust * self.a
+            self.u = self.x.new_zeros(())  # ū
             return
         self.s_factor = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
         self.a_term = 2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1
 
-    def damped(self) -> tuple[Tensor, Tensor, Tensor]:
-        """1/2γ′, κ and a′/a of a penalty other than the quadratic."""
+    def averaging(self) -> tuple[Tensor, Tensor, Tensor]:
+        """1/2γ′, θ and a′/a of a penalty other than the quadratic."""
         strength, trust = strength_and_trust(self.gamma, self.mu2)
         exact = self.scheme.structure == "exact"
         return 1 / (2 * strength), torch.ones_like(strength) if exact else damping(self.eta2, strength), trust
@@ -83,7 +84,7 @@ class EdgeSteps:
         """S − η₂T − η₂μ₁ with T = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S−A) + 2μ₂S; or the minimiser over S."""
         adj, e = self.adj, (h - self.x).square().sum(1)
         if self.penalty is not None:
-            new = self._damped_step(self.penalty, e, u, s)
+            new = self._averaged_step(self.penalty, e, u)
             return torch.where(self.loops, new.new_ones(()), new)
         if self.scheme.structure == "exact":
             size = 1 / (2 * (self.gamma + self.mu2))
@@ -94,11 +95,12 @@ class EdgeSteps:
         new = start - (adj.at_row(fidelity) + adj.at_col(fidelity)) - size * self.lam / 2 * sqdist(u, adj)
         return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))
 
-    def _damped_step(self, penalty: Penalty, e: Tensor, u: Tensor, s: Tensor) -> Tensor:
-        """(1 − κ)S + κa′w(z/2γ′), with z = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + μ₁."""
-        fidelity = self.size / 2 * (e + self.mu1)
-        z = self.adj.at_row(fidelity) + self.adj.at_col(fidelity) + self.size * self.lam / 2 * sqdist(u, self.adj)
-        return self.s_factor * s + self.a_term * penalty.weight(z)
+    def _averaged_step(self, penalty: Penalty, e: Tensor, h: Tensor) -> Tensor:
+        """a′w(ū) with ū⁺ = (1 − θ)ū + θz/2γ′ and z = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + μ₁."""
+        adj, fidelity = self.adj, self.size / 2 * (e + self.mu1)
+        u = adj.at_row(fidelity) + adj.at_col(fidelity) + self.size * self.lam / 2 * sqdist(h, adj)
+        self.u = self.u_factor * self.u + u
+        return self.target * penalty.weight(self.u)
 
     def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         if self.scheme.objective == "degree":

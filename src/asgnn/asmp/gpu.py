@@ -27,8 +27,10 @@ class GpuSteps(EdgeSteps):
             return
         self.weight = self.a[:, 0].contiguous()
         if self.penalty is not None:
-            size, kappa, trust = self.damped()
-            self.s_coefficients = rows(1 - kappa, kappa * trust, size * self.mu1, size / 2, size * self.lam / 2)
+            size, theta, trust = self.averaging()
+            size = theta * size
+            self.s_coefficients = rows(1 - theta, trust, size * self.mu1, size / 2, size * self.lam / 2)
+            self.u = torch.zeros_like(self.s)
             return
         exact = self.scheme.structure == "exact"
         size = 1 / (2 * (self.gamma + self.mu2)) if exact else self.eta2
@@ -46,7 +48,10 @@ class GpuSteps(EdgeSteps):
     def s_step(self, h: Tensor, s: Tensor) -> Tensor:
         if self.scheme.objective == "paper":
             out: Tensor = self.steps.PaperSStep.apply(h, s, self.s_coefficients, self.weight, self.adj, MIN_DEGREE)
+            return out
+        parts = self.s_coefficients, self.weight, self.adj, self.scheme.penalty
+        if self.penalty is None:
+            out, _ = self.steps.DegreeSStep.apply(h, self.x, s, *parts)
         else:
-            parts = h, self.x, s, self.s_coefficients, self.weight, self.adj
-            out = self.steps.DegreeSStep.apply(*parts, self.scheme.penalty)
+            out, self.u = self.steps.DegreeSStep.apply(h, self.x, self.u, *parts)
         return out

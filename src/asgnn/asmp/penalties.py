@@ -7,7 +7,9 @@ For fixed H, an entry of S with target a and cost z ≥ 0 minimises :math:`s z +
 and a convex f ≥ 0 with f(1) = 0. The minimiser is :math:`s^* = a' w(u)` with :math:`u = z / 2\gamma'`, where w falls
 from w(0) = 1. Here f is called the divergence and w the weight. ``penalty="quadratic"``, the penalty of the paper, is
 :math:`\gamma'(s - a')^2` up to a constant. This is of the same form only if a′ = 1, so it is not in the table here.
-``docs/maths.md`` has the proofs.
+
+A step averages u over the steps, :math:`\bar u \leftarrow (1 - \theta) \bar u + \theta u`, and sets
+:math:`S = a' w(\bar u)`, which lies between the old S and s*. ``docs/maths.md`` has the proofs.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def strength_and_trust(gamma: Tensor, mu2: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def damping(eta2: Tensor, strength: Tensor) -> Tensor:
-    """κ = 2η₂γ′, clipped to [0, 1]: the share of the way to the minimiser that one step goes."""
+    """θ = 2η₂γ′, clipped to [0, 1]: the weight of the new u in one step."""
     return (2 * eta2 * strength).clamp(0, 1)
 
 

@@ -59,16 +59,16 @@ class HStep(torch.autograd.Function):
 class DegreeSStep(torch.autograd.Function):
     """The structure step of q with c (5, T); self-loops stay 1.
 
-    With u = c₂ + c₃(e_i + e_j) + c₄‖h_i − h_j‖² it is c₀S + c₁A − u, clipped to [0, 1], for the quadratic penalty and
-    c₀S + c₁A·w(u) for another one, whose w is that of :mod:`asgnn.asmp.penalties`.
+    With v = c₂ + c₃(e_i + e_j) + c₄‖h_i − h_j‖² it is c₀S + c₁A − v, clipped to [0, 1], for the quadratic penalty. For
+    another one, s is ū of :mod:`asgnn.asmp.penalties`, and the result is c₁A·w(u) and u = c₀ū + v, the next ū.
     """
 
     @staticmethod
     def forward(
         ctx: Any, h: Tensor, x: Tensor, s: Tensor, c: Tensor, weight: Tensor, adj: Adjacency, penalty: str
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         h, x, s, c = (part.contiguous() for part in (h, x, s, c))
-        # for the backward pass: where S was not clipped, or u
+        # where S was not clipped, or u
         seen = torch.empty_like(s, dtype=torch.uint8) if penalty == "quadratic" else torch.empty_like(s)
         out = torch.empty_like(s)
         shape, blocks = tile(h)
@@ -78,19 +78,21 @@ class DegreeSStep(torch.autograd.Function):
         )  # fmt: skip
         ctx.adj, ctx.penalty = adj, penalty
         ctx.save_for_backward(h, x, s, c, weight, seen)
-        return out
+        if penalty == "quadratic":
+            ctx.mark_non_differentiable(seen)
+        return out, seen
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, grad_u: Tensor) -> tuple[Tensor | None, ...]:
         h, x, s, c, weight, seen = ctx.saved_tensors
-        adj, grad = ctx.adj, grad.contiguous()
+        adj, grad, grad_u = ctx.adj, grad.contiguous(), grad_u.contiguous()
         to_h, to_x, to_s = torch.empty_like(h), torch.empty_like(h), torch.empty_like(s)
         by_weight = torch.empty_like(s) if ctx.needs_input_grad[4] else None
         parts = h.new_empty(5, h.size(0), h.size(2))
         shape, blocks = tile(h)
         _degree_s_step_back[h.size(0), blocks](
-            adj.crow, adj.col, adj.reverse, weight, s, h, x, c, seen, grad, to_h, to_x, to_s, by_weight, parts,
+            adj.crow, adj.col, adj.reverse, weight, s, h, x, c, seen, grad, grad_u, to_h, to_x, to_s, by_weight, parts,
             *h.shape, PENALTY=ctx.penalty, TO_WEIGHT=by_weight is not None, **shape,
         )  # fmt: skip
         to_weight = None if by_weight is None else by_weight.sum(1)
@@ -267,22 +269,23 @@ def _degree_s_step(
         new = old + (c1 * a - c2) - c3 * from_x - c4 * distance
         tl.store(seen + at, ((new >= 0) & (new <= 1) & (loop == 0)).to(tl.uint8), mask=mask)
     else:
-        u = c2 + c3 * from_x + c4 * distance
+        u = old + c2 + c3 * from_x + c4 * distance
         w, _ = _weight(u, PENALTY)
-        new = old + c1 * a * w
+        new = c1 * a * w
         tl.store(seen + at, u, mask=mask)
     tl.store(out + at, tl.where(loop, 1.0, tl.minimum(tl.maximum(new, 0.0), 1.0)), mask=mask)
 
 
 @triton.jit
 def _degree_s_step_back(
-    crow, col, reverse, weight, s, h, x, coefficients, seen, grad, to_h, to_x, to_s, by_weight, parts,
+    crow, col, reverse, weight, s, h, x, coefficients, seen, grad, grad_u, to_h, to_x, to_s, by_weight, parts,
     nodes, channels, trials, PENALTY: tl.constexpr, TO_WEIGHT: tl.constexpr,
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
-    """∂/∂h_i = −2 Σ_j (m_ij + m_ji)(c₄(h_i − h_j) + c₃(h_i − x_i)) with −m the gradient in u.
+    """∂/∂h_i = −2 Σ_j (m_ij + m_ji)(c₄(h_i − h_j) + c₃(h_i − x_i)) with −m the gradient in v.
 
-    Quadratic: m is the gradient in S where S was not clipped. Else it is the gradient in S times −c₁A·w′(u).
+    Quadratic: m is the gradient in S where S was not clipped. Else −m is the gradient in u plus c₁A·w′(u) times the
+    gradient in S.
     """
     node = tl.program_id(0).to(tl.int64)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
@@ -303,18 +306,20 @@ def _degree_s_step_back(
         at_back = back[:, None] * trials + t[None, :]
         a = tl.load(weight + e, mask=valid, other=0.0)[:, None]
         if PENALTY == "quadratic":
-            g = _where_free(grad, seen, at, mask)
-            m = g
+            m = _where_free(grad, seen, at, mask)
             m_back = _where_free(grad, seen, at_back, mask)
-            by_a = g  # the gradient in c₁A
+            g = m  # the gradient in c₀s
+            by_a = m  # the gradient in c₁A
         else:
             edge = mask & (j != node)[:, None]
-            g = tl.load(grad + at, mask=edge, other=0.0)
+            by_s = tl.load(grad + at, mask=edge, other=0.0)
             w, slope = _weight(tl.load(seen + at, mask=mask, other=0.0), PENALTY)
-            by_u = -c1[None, :] * a * slope
-            m = by_u * g
-            m_back = by_u * tl.load(grad + at_back, mask=edge, other=0.0)  # u and A are symmetric
-            by_a = g * w
+            slope = c1[None, :] * a * slope  # symmetric, as u and A are
+            g = tl.load(grad_u + at, mask=mask, other=0.0) + slope * by_s
+            m = -g
+            m_back = -tl.load(grad_u + at_back, mask=mask, other=0.0)
+            m_back -= slope * tl.load(grad + at_back, mask=edge, other=0.0)
+            by_a = by_s * w
         tl.store(to_s + at, c0[None, :] * g, mask=mask)
         if TO_WEIGHT:
             tl.store(by_weight + at, c1[None, :] * by_a, mask=mask)
