@@ -201,6 +201,8 @@ def train(
     if budget is not None and not tuned:
         raise ConfigError("--budget is for --tune; use both or neither.")
     case = parse_case(dataset, poisoned, rate, split)
+    if (usual := DATASETS[case.dataset].metric) != "accuracy":
+        given = as_settings({"metric": usual, **dict(given)})
     against = made_against(case.dataset, case.attacks[0]) if case.attacks else None
     if against not in (None, case.split):
         _note(f"these flips were made against the split {against}; on another split the attack is weaker")
@@ -225,11 +227,15 @@ def train(
     graph += f" at {rate:g}" if rate else ""
     caption = f"{case.split} split, {found['seconds']:.1f} s on {found['device']}"
     rows = []
-    for name, label in (("test", "test"), ("target", "attacked nodes"), ("val", "validation")):
+    labels = {"test": "test", "target": "attacked nodes", "val": "validation"}
+    if by_auc := "test_auc_mean" in found:
+        labels = {"test_auc": "test, ROC-AUC", "test": "test, accuracy", "val": "validation, ROC-AUC"}
+    for name, label in labels.items():
         if f"{name}_mean" in found:
             cells = (label, *(f"{found[f'{name}_{part}']:.2f}" for part in ("mean", "std")))
-            rows.append([Text(cell, style="bold" if name == "test" else "") for cell in cells])
-    _print_table(f"{model} on {graph}", ("accuracy, %", f"mean of {trials}", "± std"), rows, caption=caption)
+            rows.append([Text(cell, style="bold" if name == next(iter(labels)) else "") for cell in cells])
+    headings = ("figure, %" if by_auc else "accuracy, %", f"mean of {trials}", "± std")
+    _print_table(f"{model} on {graph}", headings, rows, caption=caption)
     # says how many nodes are labelled if labels are missing
     out.print(f"{case.dataset}: {describe(load_dataset(case.dataset))}")
     if "edge_auc_mean" in found:
@@ -245,7 +251,7 @@ def _tune(
     graph = load_graph(case).data
     key = key_of(case.as_dict())[:12]
     epochs, patience = fixed.pop("epochs", None), fixed.pop("patience", PATIENCE)
-    metric = fixed.pop("metric", DATASETS[case.dataset].metric)
+    metric = fixed.pop("metric", "accuracy")
     with _bar(f"settings of {model} on {case.dataset}") as progress:
         return tune(
             model,
@@ -266,6 +272,7 @@ def _tuned_as_dict(found: Tuned) -> dict[str, Any]:
     return {
         "settings": dict(found.settings),
         "val_score": found.val_score,
+        "scalars": dict(found.scalars),
         "comparison": {name: one.val_score for name, one in found.comparison.items()},
         "advice": list(found.advice),
         "tried": len(found.tried.best()),
@@ -283,6 +290,8 @@ def _print_tuned(found: Tuned) -> None:
     caption = f"the best {len(rows)} of {tried} settings, by validation; {found.seconds:.1f} s"
     _print_table("Choice of settings", headings, rows, caption=caption)
     out.print(f"Chosen: {words(found.settings)}")
+    if found.scalars:
+        out.print(f"Learned: {words({name: f'{value:.3g}' for name, value in found.scalars.items()})}")
     for name, one in found.comparison.items():
         out.print(f"On the same validation nodes {BASELINES[name]} reaches {100 * one.val_score:.2f} %.")
     for sentence in found.advice:

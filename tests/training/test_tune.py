@@ -181,12 +181,13 @@ def test_the_figures_are_those_of_the_fits() -> None:
     mean = torch.stack([fit.logits[0].softmax(-1) for fit in found.fits]).mean(0)
     assert torch.equal(predict(found.ensemble(), DATA), mean.argmax(-1))
     assert found.comparison.keys() == {"mlp", "gcn"}
+    learned = [fit.model.scalar_values()["lam"] for fit in found.fits if isinstance(fit.model, ASGNN)]
+    assert found.scalars["lam"] == pytest.approx(sum(learned) / 2)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_can_be_tuned(name: str) -> None:
-    fixed = {"rank": 8} if name == "gcn-svd" else {}
-    found = tuned(name, budget=2, epochs=4, trials=1, fixed=fixed)
+    found = tuned(name, budget=2, epochs=4, trials=1)
     assert found.recipe.kind is RECIPES[name].kind
     assert len(found.tried) == 2
     assert found.comparison.keys() == {"mlp", "gcn"} - {name}
@@ -239,14 +240,14 @@ def test_equal_arguments_give_equal_results() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("largest", [1, 3, 100])
+@pytest.mark.parametrize("largest", [1, 100])
 def test_batches_and_threads_do_not_change_the_result(
     largest: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = tuned("asgnn", budget=6)
+    expected = tuned("asgnn", budget=4)
     monkeypatch.setattr(MODULE, "LARGEST_BATCH", {"cpu": largest, "cuda": largest})
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    found = tuned("asgnn", budget=6)
+    found = tuned("asgnn", budget=4)
     for ours, theirs in zip(figures(found), figures(expected), strict=True):
         assert ours[:3] == theirs[:3]
         assert ours[3:] == pytest.approx(theirs[3:], rel=1e-4)
@@ -369,7 +370,14 @@ def test_a_file_that_is_not_of_this_search_is_refused_and_unchanged(case: str, t
 
 
 def advice(
-    score: float, mlp: float, gcn: float, nodes: int = 300, best: int = 20, useless: str | None = None, **settings: Any
+    score: float,
+    mlp: float,
+    gcn: float,
+    nodes: int = 300,
+    best: int = 20,
+    useless: str | None = None,
+    lam: float = 1.0,
+    **settings: Any,
 ) -> list[str]:
     y = torch.arange(nodes) % 3
     search = SimpleNamespace(
@@ -377,7 +385,7 @@ def advice(
     )
     row = Tried(settings, 3, 200, 2, score, 1.0, 1.0)
     comparison = {"mlp": Scored(mlp, 1.0, 2), "gcn": Scored(gcn, 1.0, 2)}
-    return list(_advice(row, comparison, search, "accuracy", [Score(score, 1.0, best, 200, 1.0)] * 2))  # type: ignore[arg-type]
+    return list(_advice(row, comparison, search, "accuracy", [Score(score, 1.0, best, 200, 1.0, {"lam": lam})] * 2))  # type: ignore[arg-type]
 
 
 ADVICE: dict[str, tuple[list[str], list[str]]] = {

@@ -25,6 +25,7 @@ from asgnn.errors import ConfigError, DivergedWarning, FeaturesWarning, GraphErr
 from asgnn.graphs import Split, labels_of, num_classes, prepare, split_of
 from asgnn.graphs.neighbors import uninformative
 from asgnn.models import Ensemble
+from asgnn.models.foreign import as_model
 from asgnn.progress import Progress
 from asgnn.settings import check_count
 from asgnn.training.config import MAX_SEED, Metric
@@ -135,6 +136,7 @@ class Tuned:
         recipe: the chosen model and training settings.
         settings: what differs from the model's own recipe.
         val_score, val_loss: the means over the trials of the chosen recipe, at their best epochs.
+        scalars: the learned scalars by name, means over these trials.
         tried: all settings with their scores.
         comparison: how an MLP and a GCN with their default recipes do.
         advice: sentences on what the scores say about the graph.
@@ -145,6 +147,7 @@ class Tuned:
     settings: Mapping[str, Any]
     val_score: float
     val_loss: float
+    scalars: Mapping[str, float]
     tried: Table
     comparison: Mapping[str, Scored]
     advice: tuple[str, ...]
@@ -260,6 +263,7 @@ def tune(
         settings={**best.settings, **changed},
         val_score=best.val_score,
         val_loss=best.val_loss,
+        scalars={name: fmean(one.scalars[name] for one in found[0]) for name in found[0][0].scalars},
         tried=Table(tuple(row for rows in reversed(tables) for row in rows)),
         comparison=comparison,
         advice=tuple(_advice(best, comparison, search, metric, found[0])),
@@ -409,7 +413,8 @@ class _Search:
         if fit.diverged or fit.best_epoch == 0:
             return Score(-1.0, math.inf, fit.best_epoch, ran, fit.seconds)
         loss = calibrated_loss(fit.logits[0][self.split.val.cpu()], self.y)
-        return Score(fit.val_score, loss, fit.best_epoch, ran, fit.seconds)
+        scalars = as_model(fit.model).scalar_values()
+        return Score(fit.val_score, loss, fit.best_epoch, ran, fit.seconds, scalars)
 
     def _report(self, epochs: float) -> None:
         with self.lock:
@@ -459,8 +464,9 @@ def _advice(
         yield f"The chosen model hardly beats chance ({100 * chance:.1f} %): its predictions say little."
     if best.settings.get("prior_edges") == 0:
         yield "The given edges were not trusted: the chosen model uses the similarity of the features instead."
-    if best.settings.get("lam", 1.0) < 0:
-        yield "λ starts below 0: neighbours tend to be of different classes."
+    if all(one.scalars.get("lam", 1.0) < 0 for one in scores):
+        learned = fmean(one.scalars["lam"] for one in scores)
+        yield f"λ was learned as {learned:.2f}, below 0: neighbours tend to be of different classes."
     if len(search.y) < FEW_NODES:
         yield (
             f"There are only {len(search.y)} validation nodes, so the standard error of a score is {100 * error:.1f} "

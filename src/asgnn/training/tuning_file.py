@@ -6,8 +6,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Score:
         best_epoch: counted from 1.
         epochs: the epochs that were run.
         seconds: the time of its batch divided by the number of trials.
+        scalars: the learned scalars by name.
     """
 
     val_score: float
@@ -37,6 +38,7 @@ class Score:
     best_epoch: int
     epochs: int
     seconds: float
+    scalars: Mapping[str, float] = field(default_factory=dict)
 
 
 def graph_hash(data: Data) -> str:
