@@ -19,6 +19,7 @@ from asgnn.experiments.questions import Plan, Question, plan, questions
 from asgnn.experiments.spec import BUDGET, SMALL_BUDGET, Row, Spec, budget_of, load_spec, search_rank
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import ENSEMBLE, Attack, Case, Outcome, SplitName, Training, as_settings, parse_case
+from asgnn.graphs import find_dataset
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -179,6 +180,16 @@ def test_other_graphs() -> None:
     # by dataset: both graphs of polblogs
     polblogs = questions(spec, datasets=["polblogs"], models=["mlp"])
     assert [one.case.label for one in polblogs] == ["clean", "own-metattack, 25%"]
+
+
+def test_other_graphs_are_judged_as_their_datasets_say_and_were_not_tuned_on() -> None:
+    spec = load_spec("generality")
+    datasets = {name: find_dataset(case.dataset) for name, case in spec.cases.items()}
+    assert {name for name, one in datasets.items() if one.metric == "roc_auc"} == spec.aucs
+    assert all(one.name == spec.cases[name].dataset for name, one in datasets.items())
+    assert not [name for name in datasets if name.startswith("tuning-")]
+    for name, case in spec.cases.items():
+        assert case.split.kind == SplitName.usual(case.dataset).kind, name
 
 
 @pytest.mark.usefixtures("candidates")

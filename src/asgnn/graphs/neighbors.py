@@ -34,8 +34,6 @@ BLOCK = 2**24
 EXACT_UP_TO = 50_000
 # A multiplication of a sparse product takes about as long as this many of a dense one, on a CPU.
 SPARSE_COST = 100
-# The approximate search compares a node with one in so many groups of nodes, but with at least 8 groups.
-SEARCHED = 16
 # Closer similarities are ties. Larger than rounding errors, so that ties are the same on every machine.
 RESOLUTION = 2.0**-30
 
@@ -50,8 +48,8 @@ def nearest_neighbors(features: Features, k: int, metric: Metric = "auto") -> Te
 
     Exact on a GPU, and on a CPU for up to 50,000 nodes: similarities are computed for a block of nodes at a time, never
     N × N at once. Time O(N² F) for dense features, less for sparse ones; memory O(NF + Nk) plus 0.5 GB. For more nodes
-    on a CPU, faiss (the extra ``neighbors``) searches a sixteenth of the nodes, and a few neighbours may be missed; it
-    needs the features dense in single precision. The result is kept as long as the features exist, and they are
+    on a CPU, pynndescent (the extra ``neighbors``) finds candidates, and a few percent of the neighbours may be missed;
+    time about O(N log N). The result is kept as long as the features exist, and they are
     compared with a copy before it is reused.
 
     Args:
@@ -193,27 +191,22 @@ def _search(features: Features, k: int, measure: Measure) -> Tensor:
 
 
 def _approximate(features: Features, k: int, measure: Measure, compared: _Compared) -> Tensor:
-    """Returns the graph of candidates that faiss finds by cosine in groups of nodes, ranked by the exact similarity."""
+    """Returns the graph of candidates that pynndescent finds by cosine, ranked by their exact similarity."""
     n = features.num_nodes
     try:
-        import faiss
+        from pynndescent import NNDescent
     except ImportError:
         raise ConfigError(
-            f"The nearest neighbours of {n:,} nodes on a CPU (more than {EXACT_UP_TO:,}) need the package faiss-cpu: "
+            f"The nearest neighbours of {n:,} nodes on a CPU (more than {EXACT_UP_TO:,}) need the package pynndescent: "
             "pip install asgnn[neighbors]; on a GPU the search is exact and needs no package."
         ) from None
     nodes = compared.size.nonzero().squeeze(1).numpy()
     rows: Any = compared.rows
-    x = np.ascontiguousarray(rows[nodes] if isinstance(rows, Tensor) else rows[nodes].toarray(), dtype=np.float32)
-    faiss.normalize_L2(x)
-    groups = int(np.sqrt(len(x)))
-    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(x.shape[1]), x.shape[1], groups, faiss.METRIC_INNER_PRODUCT)
-    index.cp.min_points_per_centroid = 1  # fewer are no reason for a warning
-    index.train(x)
-    index.add(x)
-    index.nprobe = max(8, groups // SEARCHED)
-    near = index.search(x, min(2 * k + 8, len(x)))[1]
-    del index, x
+    # An old SciPy matrix with 32-bit indices, for which pynndescent is compiled.
+    x = rows[nodes].float().numpy() if isinstance(rows, Tensor) else sp.csr_matrix(rows[nodes].astype(np.float32))
+    # One thread, because several may find different neighbours in each run.
+    found = NNDescent(x, metric="cosine", n_neighbors=2 * k + 10, random_state=0, n_jobs=1, compressed=False)
+    near = found.neighbor_graph[0]
     row, col = np.repeat(nodes, near.shape[1]), nodes[near.reshape(-1)]
     other = (near.reshape(-1) >= 0) & (row != col)
     there, back = torch.from_numpy(row[other]), torch.from_numpy(col[other])
