@@ -372,7 +372,7 @@ class _Search:
             else:
                 pool = ThreadPoolExecutor(self.workers)
                 try:
-                    for one in [pool.submit(self._train, batch, keep) for batch in missing]:
+                    for one in [pool.submit(self._train, batch, keep) for batch in _witness_first(missing)]:
                         one.result()
                 finally:  # after an error or an interruption, batches that have not begun are not trained
                     pool.shutdown(cancel_futures=True)
@@ -432,6 +432,12 @@ class _Search:
         return fit_many(
             [chosen.trial(self.data, self.split, self.seed + i) for i in range(trials)], self.data, device=self.device
         )
+
+
+def _witness_first(batches: Sequence[list[_Training]]) -> list[list[_Training]]:
+    """One batch that has a witness, those without, the others: its training does not make another batch wait."""
+    have = [batch for batch in batches if batch[0].recipe.arguments.get("witness_floor", 1.0) < 1]
+    return [*have[:1], *(batch for batch in batches if batch not in have), *have[1:]]
 
 
 def calibrated_loss(logits: Tensor, y: Tensor) -> float:
