@@ -348,7 +348,7 @@ def test_other_graphs_are_one_table() -> None:
     )
     markdown = render(report, "markdown")
     assert "tolokers (ROC-AUC)" in markdown
-    assert "| −5.00<br>MLP | −1.00 | 2.50 ± 0.71 |" in markdown
+    assert "| actor | −5.00<br>MLP | −1.00 | 2.50 ± 0.71 | 30.00 ± 1.41 |" in markdown
     render(report, "latex")
 
 
