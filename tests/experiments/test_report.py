@@ -648,7 +648,7 @@ def test_the_page_shows_tuned_rows_and_other_graphs(tmp_path: Path, width: int) 
         "published": ["25%", "81.00 ± 1.00", "82.50", "75.18 ± 0.97", "76.05", "R-GUGNN", "+4.95"],
         "graphs": ["actor", "cornell", "tolokers (ROC-AUC)"],
         "best": 3,
-        "flags": [" more than 1 below", " below"],
+        "flags": ["more than 1 below", " below"],
         "intro": True,
         "hidden": True,
         "rows": ["structure frozen − ASGNN + features"],

@@ -212,7 +212,7 @@
       const top = Math.max(...Object.values(one.cells).map(([middle]) => middle));
       return [
         { text: one.metric.includes("AUC") ? `${one.graph} (ROC-AUC)` : one.graph },
-        { value: one.difference, node: one.difference === null ? h("td", {}) : h("td", {}, change(one.difference, 1, 2), one.below ? h("span", { class: "below diverged" }, " more than 1 below") : null, h("span", { class: "below" }, one.best)) },
+        { value: one.difference, node: one.difference === null ? h("td", {}) : h("td", {}, change(one.difference, 1, 2), h("span", { class: "below" }, ` ${one.best}`), ...(one.below ? [h("br"), h("span", { class: "below diverged" }, "more than 1 below")] : [])) },
         { value: one.portfolio, node: one.portfolio === null ? h("td", {}) : h("td", {}, change(one.portfolio, 1, 2), one.portfolioBelow ? h("span", { class: "below diverged" }, " below") : null) },
         { value: one.lam ? one.lam[0] : null, text: one.lam ? figure(one.lam, 2) : "" },
         ...found.rows.map(({ name }) => {
