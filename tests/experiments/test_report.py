@@ -348,7 +348,7 @@ def test_other_graphs_are_one_table() -> None:
     )
     markdown = render(report, "markdown")
     assert "tolokers (ROC-AUC)" in markdown
-    assert "| −5.00<br>MLP | −1.00 | 2.50 ± 0.71 |" in markdown
+    assert "| actor | −5.00<br>MLP | −1.00 | 2.50 ± 0.71 | 30.00 ± 1.41 |" in markdown
     render(report, "latex")
 
 
@@ -648,7 +648,7 @@ def test_the_page_shows_tuned_rows_and_other_graphs(tmp_path: Path, width: int) 
         "published": ["25%", "81.00 ± 1.00", "82.50", "75.18 ± 0.97", "76.05", "R-GUGNN", "+4.95"],
         "graphs": ["actor", "cornell", "tolokers (ROC-AUC)"],
         "best": 3,
-        "flags": [" more than 1 below", " below"],
+        "flags": ["more than 1 below", " below"],
         "intro": True,
         "hidden": True,
         "rows": ["structure frozen − ASGNN + features"],

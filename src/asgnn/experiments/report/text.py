@@ -30,7 +30,7 @@ SENTENCES = {
         "minus it."
     ),
     "generality_note": (
-        "The last columns: ASGNN by a full search minus the best of the other models (named below it; marked if it is "
+        "The first columns: ASGNN by a full search minus the best of the other models (named below it; marked if it is "
         "more than one point below), ASGNN by portfolio minus GCN with its default settings, and the λ that ASGNN "
         "learned, which is negative where neighbours tend to differ."
     ),

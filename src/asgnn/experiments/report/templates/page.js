@@ -212,18 +212,18 @@
       const top = Math.max(...Object.values(one.cells).map(([middle]) => middle));
       return [
         { text: one.metric.includes("AUC") ? `${one.graph} (ROC-AUC)` : one.graph },
-        ...found.rows.map(({ name }) => {
-          const cell = one.cells[name];
-          return cell ? { value: cell[0], node: h("td", { class: cell[0] === top ? "figure best" : "figure", title: cell[2] }, h("span", { class: "ours" }, fixed(cell[0], 2), cell[1] === null ? null : h("span", { class: "std" }, ` ± ${cell[1].toFixed(2)}`))) } : { text: "–", value: null };
-        }),
-        { value: one.difference, node: one.difference === null ? h("td", {}) : h("td", {}, change(one.difference, 1, 2), one.below ? h("span", { class: "below diverged" }, " more than 1 below") : null, h("span", { class: "below" }, one.best)) },
+        { value: one.difference, node: one.difference === null ? h("td", {}) : h("td", {}, change(one.difference, 1, 2), h("span", { class: "below" }, ` ${one.best}`), ...(one.below ? [h("br"), h("span", { class: "below diverged" }, "more than 1 below")] : [])) },
         { value: one.portfolio, node: one.portfolio === null ? h("td", {}) : h("td", {}, change(one.portfolio, 1, 2), one.portfolioBelow ? h("span", { class: "below diverged" }, " below") : null) },
         { value: one.lam ? one.lam[0] : null, text: one.lam ? figure(one.lam, 2) : "" },
+        ...found.rows.map(({ name }) => {
+          const cell = one.cells[name];
+          return cell ? { value: cell[0], node: h("td", { class: cell[0] === top ? "best" : null, title: cell[2] }, h("span", { class: "ours" }, fixed(cell[0], 2), cell[1] === null ? null : h("span", { class: "std" }, ` ± ${cell[1].toFixed(2)}`))) } : { text: "–", value: null };
+        }),
       ];
     });
     const number = (label) => ({ label, kind: "number" });
     drawTable("generality-table", "Test accuracy, % (ROC-AUC where it says so), mean ± sample standard deviation over the trials.", [
-      { label: "graph", kind: "text" }, ...found.rows.map((row) => number(row.label)), number("ASGNN − best other"), number("portfolio − GCN"), number("learned λ"),
+      { label: "graph", kind: "text" }, number("ASGNN − best other"), number("portfolio − GCN"), number("learned λ"), ...found.rows.map((row) => number(row.label)),
     ], body, "");
     state.filter = filter;
   }
