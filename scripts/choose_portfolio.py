@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=RECORD, help="the record with all scores")
     parser.add_argument("--portfolio", type=Path, default=PORTFOLIO_FILE, help="the file of the package")
     arguments = parser.parse_args()
-    settings = candidates("asgnn", arguments.candidates)
+    settings = candidates("asgnn", arguments.candidates, portfolio=False)
     asked = {"candidates": settings, "seeds": arguments.seeds, "epochs": arguments.epochs}
     record: dict[str, Any] = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     if any(record.get(name) != value for name, value in asked.items()):

@@ -322,7 +322,9 @@ def with_graphs() -> Results:
     for graph, figures in rows.items():
         for row, value in figures.items():
             place = {"table": "generality", "rate": 0.0, "row": row, "dataset": graph}
-            results.add([value - 1, value + 1], **place, settings={"lr": value})
+            # on actor, validation prefers the portfolio to the search
+            lucky = {"val": 99.0} if (graph, row) == ("actor", "asgnn-portfolio") else {}
+            results.add([value - 1, value + 1], **place, settings={"lr": value}, figures=lambda _, lucky=lucky: lucky)
     return results
 
 
@@ -340,9 +342,11 @@ def test_other_graphs_are_one_table() -> None:
     assert [lines[graph].difference for graph in lines] == pytest.approx([-5.0, -0.8, 1.0])
     assert (lines["actor"].portfolio, lines["tolokers"].portfolio) == (-1.0, None)
     assert (lines["actor"].lam.mean, lines["tolokers"].metric.label) == (2.5, "test ROC-AUC, %")
-    assert report.findings[-2:] == (
+    assert report.findings[-3:] == (
         "Other graphs, full search: ASGNN is at most 1 point below the best other model on 2 of 3 graphs; "
         "not on actor (−5.0).",
+        "Other graphs, full search or portfolio, whichever is better on validation: ASGNN is at most 1 point below the "
+        "best other model on 2 of 3 graphs; not on actor (−7.0).",
         "Other graphs, portfolio: ASGNN is at or above GCN with its default settings on 1 of 2 graphs; "
         "not on actor (−1.0).",
     )

@@ -61,7 +61,7 @@ def test_every_recipe_has_candidates(name: str) -> None:
 def test_the_numbers_of_a_variant_cover_their_range(name: str) -> None:
     """Half of the learning rates of every variant lie above the middle of its range, up to a few."""
     per_variant: dict[str, list[float]] = {}
-    for settings in candidates(name, 1 + 16 * 16)[1:]:
+    for settings in candidates(name, 1 + 16 * 16, portfolio=False)[1:]:
         drawn = {"lr", "weight_decay", "dropout", "lam", "gamma", "mu1", "eta2", "scalar_lr", "lambda1", "lambda2"}
         fixed = {key: value for key, value in settings.items() if key not in drawn}
         if "lr" in settings:  # at first a variant has the recipe's numbers
@@ -79,6 +79,10 @@ def test_the_portfolio_is_valid_and_has_its_provenance() -> None:
     assert len(PORTFOLIO) == 16
     assert PORTFOLIO[0] == {}
     assert candidates("asgnn") == list(PORTFOLIO) == candidates(RECIPES["asgnn"])
+    more = candidates("asgnn", 40)
+    assert more[:16] == list(PORTFOLIO)
+    drawn = candidates("asgnn", 40, portfolio=False)
+    assert [one for one in drawn if one not in PORTFOLIO][:20] == more[16:36]
     assert {"command", "chosen_by"} <= load_portfolio().keys()
     for settings in PORTFOLIO:
         assert isinstance(recipe("asgnn", **settings).trial(DATA, SPLIT, 0).model, ASGNN)

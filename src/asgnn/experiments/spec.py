@@ -53,10 +53,14 @@ def search_rank(search: str) -> tuple[int, int]:
 
 @cache
 def tuned(model: str, budget: Budget) -> tuple[Settings, ...]:
-    """The settings that :func:`asgnn.training.tune.candidates` gives for a budget, in its order."""
+    """The settings that :func:`asgnn.training.tune.candidates` gives for a budget, in its order.
+
+    Only the search "portfolio" has the portfolio: tuned rows try as many settings, and none has a head start.
+    """
     from asgnn.training.tune import candidates  # here, because most commands do not need it
 
-    return tuple(as_settings(one) for one in candidates(model, budget=budget, seed=SEED))
+    found = candidates(model, budget=budget, seed=SEED, portfolio=budget == "portfolio")
+    return tuple(as_settings(one) for one in found)
 
 
 @dataclass(frozen=True)

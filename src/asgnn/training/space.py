@@ -139,7 +139,12 @@ SPACES: dict[str, Space] = {
 
 
 def candidates(
-    model: str | Recipe, budget: Budget = "portfolio", seed: int = 0, *, fixed: Values | None = None
+    model: str | Recipe,
+    budget: Budget = "portfolio",
+    seed: int = 0,
+    *,
+    fixed: Values | None = None,
+    portfolio: bool = True,
 ) -> list[dict[str, Any]]:
     """Return the settings that a budget tries, each as what differs from the recipe; the first is the recipe itself.
 
@@ -147,20 +152,24 @@ def candidates(
 
     Args:
         model: a name of :data:`~asgnn.training.RECIPES`, ``package.module:Class``, or a recipe.
-        budget: their number; "portfolio" is the stored list for ASGNN, and 16 with seed 0 for any other model.
+        budget: their number. "portfolio" is 16: the stored list for ASGNN, and those with seed 0 for any other model.
         seed: of the quasi-random numbers (a scrambled Sobol sequence).
         fixed: settings that every candidate has.
+        portfolio: whether the candidates of ASGNN start with the portfolio. Without it, no model of a comparison starts
+            with settings that were chosen on other graphs.
     """
     base = recipe(model) if isinstance(model, str) else model
     fixed = dict(fixed or {})
     base = base.with_settings(fixed)
     check_count("seed", seed, 0, MAX_SEED)
     if budget == "portfolio":
-        drawn = iter(PORTFOLIO) if _name(model) == "asgnn" else _drawn(base, _space(model), 0, fixed)
-        count = PORTFOLIO_SIZE
+        seed, count = 0, PORTFOLIO_SIZE
     else:
         check_count("budget", budget, 1, MAX_BUDGET)
-        drawn, count = _drawn(base, _space(model), seed, fixed), int(budget)
+        count = int(budget)
+    drawn: Iterator[Values] = _drawn(base, _space(model), seed, fixed)
+    if portfolio and _name(model) == "asgnn":
+        drawn = itertools.chain(PORTFOLIO, drawn)
     found = list(itertools.islice(_distinct(base, drawn, fixed), count))
     if not found:
         _build(base)  # says what is wrong with the fixed settings
