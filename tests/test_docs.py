@@ -20,7 +20,7 @@ from asgnn.asmp import BACKENDS, ASMPParams, asmp, lipschitz_h, max_eta
 from asgnn.experiments.report import write_report
 from asgnn.experiments.report.data import UNEXPLAINED, collect
 from asgnn.experiments.store import Store
-from asgnn.graphs import DATASETS
+from asgnn.graphs import DATASETS, prepare
 from asgnn.training import RECIPES
 from tests.awkward import star
 
@@ -98,6 +98,12 @@ def test_blocks_of_the_tuning_page_run(capsys: pytest.CaptureFixture[str]) -> No
     assert "chosen: " in capsys.readouterr().out
     assert len(seen["found"].tried.best()) == 4
     assert len(seen["result"].history.val_loss) == seen["result"].best_epoch + 20 < 2000
+
+
+def test_blocks_of_the_page_on_structure_run(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = run_page(ROOT / "docs" / "structure.md")
+    assert f"```text\n{capsys.readouterr().out}```" in (ROOT / "docs" / "structure.md").read_text()
+    assert seen["model"].informed(*prepare(seen["data"])).row.numel() > 0
 
 
 def test_blocks_of_the_how_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
