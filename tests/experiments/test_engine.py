@@ -257,7 +257,7 @@ def test_the_plan_counts_what_tables_share_once() -> None:
     parts = {name: plan(name, search="none", trials=2) for name in (*TABLES, *FIGURES)}
     everything = plan("all", search="none", trials=2)
     assert everything.expected == parts["table1"].expected + parts["table2"].expected
-    assert everything.expected == 2 * (13 * 24 + 13 * 24)  # 13 kinds of 22 rows, 4 graphs, 6 rates
+    assert everything.expected == 2 * (16 * 24 + 16 * 24)  # 16 kinds of 25 rows, 4 graphs, 6 rates
     executor = FakeExecutor()
     engine = Engine(Store.in_memory(), executor)
     for wave in everything.waves:
@@ -531,6 +531,7 @@ def test_validation_nodes_are_attacked_on_the_graph_that_is_given(
 COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "results.sqlite"
 
 
+@pytest.mark.usefixtures("real_candidates")
 def test_the_committed_store_answers_the_questions_of_today() -> None:
     """Keys have not changed: what it holds is what the tables ask for, and nothing else."""
     asked: dict[str, set[str]] = {}
@@ -553,7 +554,7 @@ def test_the_committed_store_answers_the_questions_of_today() -> None:
         row = load_spec(choice.table).row(choice.row)
         assert choice.settings in row.candidates(choice.search, choice.case.dataset)
         assert choice.model == row.model
-    assert len(choices) == 805
+    assert len(choices) == 1371
 
 
 @pytest.mark.parametrize("name", [*TABLES, SMALL])

@@ -572,7 +572,7 @@ found.rule = table() !== before && count("#results-table .paper-only") === 6;  /
 set("table", "table3");
 found.table3 = one("#dataset").length === 1 && count("#results-table tbody tr") === 5;
 set("table", "table1");
-set("filter", "ASGNN frozen", "input");
+set("filter", "objective frozen", "input");
 found.filtered = count("#results-table tbody tr") === 2 && new Set(texts("#settings-table tbody th")).size === 2;
 set("filter", "nobody", "input");
 found.none = table().includes("“nobody”");

@@ -132,9 +132,8 @@ class Row:
 
     def _restricted(self, given: Sequence[Settings], own: Mapping[str, Value]) -> list[Settings]:
         """The distinct candidates that this row may use, each with the row's own settings."""
-        turns, count = self.variants or ((),), len(self.variants) or 1
-        # One place further in each round: a model whose own variants are as many would meet only one of these each.
-        every = [dict(one) | dict(turns[(i + i // count) % count]) for i, one in enumerate(given)]
+        turns = itertools.cycle(self.variants or [()])
+        every = [dict(one) | dict(variant) for one, variant in zip(given, turns, strict=False)]
         usable = [one for one in every if all(_positive(one.get(name)) for name in self.needs)]
         kept = ({name: value for name, value in one.items() if not name.startswith(self.without)} for one in usable)
         return list(dict.fromkeys(as_settings(one | dict(own)) for one in kept)) or [as_settings(own)]

@@ -25,8 +25,8 @@ from asgnn.settings import check_choice, check_count
 How = Literal["knn", "smooth"]
 # Candidates per wanted neighbour in learn_graph.
 CANDIDATES = 3
-# Weights are divided by this quantile and cut off at 1. On Cora's validation nodes that was better than the median or the
-# largest weight, and as good as no weights at all.
+# Weights are divided by this quantile and cut off at 1. On Cora's validation nodes that was better than the median or
+# the largest weight, and as good as no weights at all.
 QUARTILE = 0.25
 # Steps between two computations of the duality gap.
 EVERY = 25
