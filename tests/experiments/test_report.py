@@ -547,7 +547,8 @@ def test_the_page_is_drawn_and_fits(whole: Report, tmp_path: Path, width: int) -
 SWITCHED = """
 const table = () => text("#results-table");
 const shapes = () => all("#curves .curve").map((path) => path.getAttribute("d")).join();
-const column = () => texts("#results-table tbody td:nth-child(7)").map((text) => parseFloat(text)).filter((value) => !isNaN(value));
+const cells = () => texts("#results-table tbody td:nth-child(7)").map((text) => parseFloat(text));
+const column = () => cells().filter((value) => !isNaN(value));
 const isSorted = (values, sign) => values.every((value, i) => !i || sign * (value - values[i - 1]) >= 0);
 const sort = () => all("#results-table th .sort")[6].click();
 const found = {}, start = table();
