@@ -15,12 +15,13 @@ from asgnn.errors import ConfigError
 from asgnn.experiments import spec as spec_module
 from asgnn.experiments.engine import Engine
 from asgnn.experiments.executors import Batch, _Waiting, local, processes
-from asgnn.experiments.measure import _roc_auc, ensemble_figures, load_graph, train
+from asgnn.experiments.measure import ensemble_figures, load_graph, train
 from asgnn.experiments.questions import Plan, Question, plan, questions
 from asgnn.experiments.spec import BUDGET, SMALL_BUDGET, Row, Spec, budget_of, load_spec, search_rank
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import ENSEMBLE, Attack, Case, Outcome, SplitName, Training, as_settings, parse_case
 from asgnn.graphs import find_dataset
+from asgnn.training.evaluate import auc
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -317,4 +318,5 @@ def test_roc_auc_is_that_of_scikit_learn() -> None:
     y = (torch.rand(200, generator=rng) < 0.3).long()
     nodes = torch.arange(50, 200)
     wanted = metrics.roc_auc_score(y[nodes], logits[nodes, 1] - logits[nodes, 0])
-    assert _roc_auc(logits, y, nodes) == pytest.approx(100 * wanted)
+    found = auc((logits[nodes, 1] - logits[nodes, 0]).double(), y[nodes] == 1)
+    assert 100 * found == pytest.approx(100 * wanted)

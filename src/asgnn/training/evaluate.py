@@ -66,7 +66,7 @@ def roc_auc(model: nn.Module, data: Data, nodes: Tensor) -> float:
     positive = y[nodes] == 1
     if bool(positive.all()) or not bool(positive.any()):
         raise GraphError("The ROC-AUC needs nodes of both classes.")
-    return _auc((logits[:, 1] - logits[:, 0])[nodes], positive)
+    return auc((logits[:, 1] - logits[:, 0])[nodes], positive)
 
 
 def _labelled(data: Data, nodes: Tensor, what: str) -> tuple[Tensor, Tensor]:
@@ -79,13 +79,13 @@ def _labelled(data: Data, nodes: Tensor, what: str) -> tuple[Tensor, Tensor]:
     return y, nodes
 
 
-def _auc(score: Tensor, positive: Tensor) -> float:
-    """The share of pairs of a positive and a negative that ``score`` orders rightly; ties count half."""
+def auc(score: Tensor, positive: Tensor) -> float:
+    """The share of pairs of a positive and a negative that ``score`` orders rightly; ties count half, 0 if none."""
     from scipy.stats import rankdata  # imported here because it takes most of a second
 
     ranks, chosen = rankdata(score.cpu().numpy()), positive.cpu().numpy()
     positives, negatives = int(chosen.sum()), int((~chosen).sum())
-    return float((ranks[chosen].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    return float((ranks[chosen].sum() - positives * (positives + 1) / 2) / max(positives * negatives, 1))
 
 
 def edge_auc(seen: Propagation, added: Tensor) -> float:
@@ -106,4 +106,4 @@ def edge_auc(seen: Propagation, added: Tensor) -> float:
     false = contains(to_keys(added.cpu(), num_nodes), to_keys(torch.stack([row, col])[:, upper], num_nodes))
     if bool(false.all()) or not bool(false.any()):
         raise GraphError("The AUC of the edges needs at least one false and one true edge.")
-    return _auc(-weight, false)
+    return auc(-weight, false)
