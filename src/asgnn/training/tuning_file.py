@@ -43,8 +43,13 @@ class Score:
 
 def graph_hash(data: Data) -> str:
     """The SHA-256 of features, edges, weights and labels. Time O(N F + E)."""
+    return content_hash(data.x, data.edge_index, data.get("edge_weight"), labels_of(data))
+
+
+def content_hash(*values: Tensor | None) -> str:
+    """The SHA-256 of the shapes, types and contents of dense or sparse tensors."""
     found = hashlib.sha256()
-    for value in (data.x, data.edge_index, data.get("edge_weight"), labels_of(data)):
+    for value in values:
         for part in _parts(value):
             found.update(f"{tuple(part.shape)} {part.dtype}".encode())
             found.update(part.detach().cpu().contiguous().numpy().tobytes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import warnings
 from collections import OrderedDict
@@ -24,6 +23,7 @@ from asgnn.models.base import NodeClassifier
 from asgnn.models.witness import Testimony, Witness
 from asgnn.training.config import Trial
 from asgnn.training.recipes import RECIPES
+from asgnn.training.tuning_file import content_hash, split_hash
 
 if TYPE_CHECKING:
     from asgnn.training.fit import Fit
@@ -62,9 +62,9 @@ def add_witnesses(
     content = ""
     for i, (model, trial) in enumerate(zip(models, trials, strict=True)):
         if model.witness is not None and model.witness.active:
-            content = content or _digest(data)
+            content = content or content_hash(data.x, labels_of(data))
             asked = replace(model.witness, floor=0.0), trial.config.metric, features.device.type
-            wanted.setdefault((content, _digest_of(trial.split.train, trial.split.val), *asked), []).append(i)
+            wanted.setdefault((content, split_hash(trial.split), *asked), []).append(i)
     if not wanted:
         return
     with _LOCK:  # batches that are trained side by side want the same witness
@@ -127,17 +127,3 @@ def _best(groups: Sequence[Sequence[Fit]], y: Tensor, nodes: Tensor) -> Ensemble
             found.append((float(F.nll_loss(p.log(), y[nodes])), i, temperature))
     _, best, temperature = min(found)
     return Ensemble([fit.model for fit in groups[best]], temperature).requires_grad_(False)
-
-
-def _digest(data: Data) -> str:
-    x = data.x.detach()
-    parts = (x.indices(), x.values()) if x.layout == torch.sparse_coo else (x.to_dense(),)
-    return _digest_of(*parts, labels_of(data))
-
-
-def _digest_of(*tensors: Tensor) -> str:
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
