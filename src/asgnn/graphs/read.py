@@ -199,7 +199,8 @@ class _Text:
             self.check_widths(width)
             raise DataCorrupt(f"{self.path} cannot be read as a table: {_sentence(cause)}.") from cause
         # A row with too few cells is filled up by pandas without a word.
-        if len(found.columns) != width or bool(found.iloc[:, -1].isna().any()):
+        last = found.iloc[:, -1]
+        if len(found.columns) != width or bool((last.isna() | (last == "")).any()):
             self.check_widths(width)
         return found
 
@@ -320,6 +321,9 @@ def _read_edges(
         frame.columns = _unique(cells, path)
     else:
         frame.columns = [str(number) for number in range(1, len(cells) + 1)]
+    if text.decimal == ",":
+        for column in frame.columns[2:]:
+            frame[column] = frame[column].str.replace(",", ".")
     notes = [*text.notes, f"{path.name}: {_layout(text, header)}."]
     return Table(frame, str(path), _lines(text, header), text=True, file=True), not header, notes
 

@@ -32,6 +32,7 @@ WEIGHT_NAMES = ("weight", "edge_weight", "weights")
 MAX_CATEGORIES = 50
 INTEGER = r"-?(?:0|[1-9][0-9]{0,17})"
 WHOLE = r"-?(?:0|[1-9][0-9]{0,14})\.0+"
+DECIMAL = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?"
 SHOWN = 60  # characters of a value in an error message
 
 
@@ -259,6 +260,9 @@ def feature_matrix(table: Table, columns: Sequence[Any]) -> tuple[NDArray[np.flo
             row = int(infinite.argmax())
             raise GraphError(f"{table.where(row, column)}: {values[row]} is too large; every feature must be finite.")
         unknown = np.isnan(values)
+        if unknown.all():
+            notes.append(f"The column {str(column)!r} is empty and was left out.")
+            continue
         missing &= unknown
         if unknown.any():
             present = values[~unknown]
@@ -293,9 +297,6 @@ def _text_column(
         notes.append(f"The column {str(column)!r} has dates and was left out; turn them into numbers to use them.")
         return None
     given = series.notna()
-    if not bool(given.any()):
-        notes.append(f"The column {str(column)!r} is empty and was left out.")
-        return None
     # True and False beside missing values or numbers
     plain = series[given].map(lambda value: int(value) if isinstance(value, bool | np.bool_) else value)
     texts = plain.astype(str).str.strip()
@@ -337,9 +338,8 @@ def label_column(table: Table, name: Any) -> NDArray[Any]:
     texts = series.str.strip()
     given = (texts.notna() & (texts != "")).to_numpy(dtype=bool)
     (values,) = as_numbers([texts[given]])
-    if values.dtype.kind not in "iu":
-        numbers = pd.to_numeric(values, errors="coerce")
-        values = numbers if bool(numbers.notna().all()) else values
+    if values.dtype.kind not in "iu" and bool(values.str.fullmatch(DECIMAL).all()):
+        values = pd.to_numeric(values)
     out[given] = values.to_numpy(dtype=object)
     return out
 
