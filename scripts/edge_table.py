@@ -272,8 +272,10 @@ def measure(record: Path, folder: Path, *, cleaning: bool, only: str) -> None:
         about = {"command": command, "version": asgnn.__version__, "machine": machine("cpu"), "rows": found}
         record.parent.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps(about, indent=1) + "\n")
-        key = "model" if cleaning else "score"
-        shown = (f"{row[key]} {row['before']:.1f} → {row['after']:.1f}" if cleaning else f"{row[key]} {row['auc']:.3f}" for row in new)  # fmt: skip
+        if cleaning:
+            shown = [f"{row['model']} {row['before']:.1f} → {row['after']:.1f}" for row in new]
+        else:
+            shown = [f"{row['score']} {row['auc']:.3f}" for row in new]
         print(f"{case.file}: {', '.join(shown)}", file=sys.stderr, flush=True)
 
 

@@ -25,8 +25,8 @@ DRAWS = 4
 class Judge:
     r"""Estimates the probability that an edge is false from the evidence about its two nodes.
 
-    False edges are assumed to look like random pairs of nodes (:func:`random_pairs`). If a share π of the given edges is
-    false, an edge with evidence x is false with probability
+    False edges are assumed to look like random pairs of nodes (:func:`random_pairs`). If a share π of the given edges
+    is false, an edge with evidence x is false with probability
 
     .. math:: P(\mathrm{false} \mid x) = \pi \, \frac{f_\mathrm{random}(x)}{f_\mathrm{given}(x)}
 
@@ -46,7 +46,8 @@ class Judge:
 
     def log_ratio(self, columns: Mapping[str, Array]) -> Array:
         r"""Return :math:`\log f_\mathrm{given} / f_\mathrm{random}` of pairs with these inputs."""
-        found: Array = self.classifier.decision_function(np.stack([columns[name] for name in self.names], axis=1))
+        inputs = np.stack([columns[name] for name in self.names], axis=1)
+        found: Array = self.classifier.decision_function(inputs) if len(inputs) else np.empty(0)
         return found
 
     def suspicion(self, columns: Mapping[str, Array]) -> Array:
