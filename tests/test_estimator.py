@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from asgnn.estimator import NodeSamples, RobustNodeClassifier
 from asgnn.graphs import Gaussian, planted_graph, to_scipy
 from asgnn.graphs.named import NamedGraph, named_graph
 from asgnn.training.calibrate import calibration_error, log_grid, succession, temperature_of
+from tests.test_docs import ROOT, run_page
 
 NODES, FEATURES = 240, 10
 DATA = planted_graph(NODES, 3, 8, 0.15, features=Gaussian(FEATURES, 1.5), seed=1)
@@ -419,6 +421,18 @@ def test_calibration_error_by_hand() -> None:
     assert calibration_error(p, y, bins=1) == pytest.approx(0.0, abs=1e-7)
     with pytest.raises(GraphError, match="no nodes"):
         calibration_error(p[:0], y[:0])
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_of_the_page_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen = run_page(ROOT / "docs" / "estimator.md")
+    clf, truth = seen["clf"], seen["data"].y.numpy()
+    assert clf.classes_.tolist() == ["blue", "green", "red"]
+    hidden = clf.predict()[clf.graph_.numbers(seen["people"][200:])]
+    assert (hidden == np.array(["red", "green", "blue"])[truth[200:]]).mean() > 0.85
 
 
 # --- what it says ---------------------------------------------------------------------------------------------------

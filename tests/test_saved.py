@@ -58,6 +58,7 @@ def mine(folder: Path, tmp_path: Path) -> Path:
 READ = """
 import sys, numpy as np, torch
 from asgnn.estimator import RobustNodeClassifier
+from torch_geometric.data import Data
 torch.set_num_threads(1)
 given = np.load(sys.argv[2])
 clf = RobustNodeClassifier.load(sys.argv[1], device="cpu")
