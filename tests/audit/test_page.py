@@ -68,11 +68,19 @@ def make_audit(
     suspicion[:2] = [0.0, 1.0][: len(suspicion)]
     weights = {f"weight_{k}": np.clip(1 - suspicion * k / layers, 0, 1) for k in range(1, layers + 1)}
     similarity, agreement = rng.random(edges), rng.random(edges)
+    scores = {"similarity": similarity, "agreement": agreement}
+    table = frame(pairs[:edges], "suspicion", suspicion, **scores, **weights)
     return SimpleNamespace(
-        edges=frame(pairs[:edges], "suspicion", suspicion, similarity=similarity, agreement=agreement, **weights),
+        edges=table,
+        graph=SimpleNamespace(edge_list=lambda: table[["source", "target"]]),
+        score="combined",
         missing=frame(pairs[edges:], "plausibility", rng.random(missing), similarity=rng.random(missing)),
         notes=notes,
     )
+
+
+def changed(audit: Any, **parts: Any) -> Any:
+    return SimpleNamespace(**{**vars(audit), **parts})
 
 
 @pytest.fixture(scope="module")
@@ -152,16 +160,18 @@ def test_rows_come_by_rank_and_ties_keep_it() -> None:
     audit = make_audit(20, 30)
     audit.edges["rank"] = audit.edges["suspicion"].rank(method="min", ascending=False).astype(int)
     shuffled = audit.edges.sample(frac=1, random_state=1)
-    packed = page_data(SimpleNamespace(edges=shuffled, missing=audit.missing, notes=()))["edges"]
+    packed = page_data(changed(audit, edges=shuffled))["edges"]
     ranks = np.frombuffer(base64.b64decode(packed["rank"]), "<u4")
     assert list(ranks) == sorted(audit.edges["rank"])
 
 
 def test_weights_above_one_and_ids_of_other_types() -> None:
     audit = make_audit(20, 30, ids=[(i, "x") if i % 2 else i for i in range(20)])
-    audit.edges["weight"] = 4.0
-    data = page_data(audit)
+    given = audit.edges[["source", "target"]].assign(weight=4.0 - audit.edges["suspicion"])
+    data = page_data(changed(audit, graph=SimpleNamespace(edge_list=lambda: given)))
     assert data["edges"]["largest"] == 4.0
+    weights = np.frombuffer(base64.b64decode(data["edges"]["given"]), "<f4")
+    np.testing.assert_array_equal(weights, given["weight"].to_numpy(np.float32))
     assert set(data["ids"]) >= {"(1, 'x')", "2"}
 
 
@@ -185,11 +195,11 @@ def test_shipped_modules_are_those_of_npm_with_their_licence() -> None:
 def test_failures_are_sentences(tmp_path: Path) -> None:
     audit = make_audit(5, 5, missing=0)
     (tmp_path / "file").write_text("")
-    without = SimpleNamespace(edges=audit.edges.drop(columns="suspicion"), missing=audit.missing, notes=())
-    nameless = SimpleNamespace(edges=audit.edges.assign(source=[None, *"abcd"]), missing=audit.missing, notes=())
+    without = changed(audit, edges=audit.edges.drop(columns="suspicion"))
+    nameless = changed(audit, edges=audit.edges.assign(source=[None, *"abcd"]))
     for of, name, options, error, words in [
-        (audit, "a.html", {"threshold": 1.5}, ConfigError, "threshold must be in [0, 1]; it is 1.5."),
-        (audit, "a.html", {"rows": 0}, ConfigError, "rows must be at least 1; it is 0."),
+        (audit, "a.html", {"threshold": np.nan}, ConfigError, "threshold must be a number"),
+        (audit, "a.html", {"rows": 0}, ConfigError, "rows must be a whole number"),
         (without, "a.html", {}, GraphError, "no column 'suspicion'; it has source, target"),
         (nameless, "a.html", {}, GraphError, "an edge without source or target"),
         (audit, "file/a.html", {}, DataUnavailable, "a.html could not be written"),
@@ -576,10 +586,6 @@ def test_names_are_text_everywhere(browser: Browser, width: int, tmp_path: Path)
 # --- odd audits ------------------------------------------------------------------------------------------------------
 
 
-def changed(audit: Any, **parts: Any) -> Any:
-    return SimpleNamespace(**{**vars(audit), **parts})
-
-
 def odd(name: str) -> Any:
     audit = make_audit()
     edges = audit.edges
@@ -599,6 +605,8 @@ def odd(name: str) -> Any:
     if name == "not numbers":
         holes = edges.assign(similarity=np.nan, class_source=None, confidence_target=np.nan, weight_2=np.nan)
         return changed(audit, edges=holes)
+    if name == "another score":
+        return changed(audit, edges=edges.assign(suspicion=20 * edges["suspicion"] - 5), score="svd")
     if name == "all alike":
         return changed(audit, edges=edges.assign(suspicion=0.5))
     if name == "many classes":
@@ -612,7 +620,7 @@ def odd(name: str) -> Any:
 
 ODD = [
     "no weights", "no missing edges", "no table of missing edges", "one edge", "no edges", "no classes", "not numbers",
-    "all alike", "many classes", "many layers", "weighted edges and long names",
+    "another score", "all alike", "many classes", "many layers", "weighted edges and long names",
 ]  # fmt: skip
 
 
@@ -649,6 +657,30 @@ def test_only_the_most_suspicious_edges_are_kept_and_the_page_says_so(browser: B
         assert page.text("#summary").startswith("The 50 most suspicious of 150 edges")
         assert_shows(page, expected(audit.edges.iloc[:50]), 50)
         assert page.texts("#facts dd")[0] == "1 of 150"
+
+
+def test_scores_that_are_no_probabilities(browser: Browser, tmp_path: Path) -> None:
+    audit = odd("another score")
+    suspicion = audit.edges["suspicion"]
+    with browser.open(write_audit_page(audit, tmp_path / "a.html")) as page:
+        assert "probability" not in page.text("#summary")
+        cut = suspicion.quantile(0.95)
+        out = (suspicion >= cut).sum()
+        said = f"Suspicion of at least {cut:.2f}: {out} edges ({100 * out / 150:.1f} %)."
+        assert page.text("#removed") == said
+        assert page.texts(".axis span")[::2] == ["−5.00", "15.00"]
+        bins = np.clip(((suspicion + 5) / 20 * 50).astype(int), 0, 49)
+        assert page.count("#histogram .bar") == pytest.approx(len(set(bins)), abs=2)
+        page.click("#threshold")
+        page.press("Home")
+        assert page.text("#removed") == "Suspicion of at least −5.00: 150 edges (100.0 %)."
+        set_number(page, "#low", -1)
+        assert_shows(page, expected(audit.edges, suspicion >= -1), 150)
+
+
+def test_class_names_have_their_own_order() -> None:
+    assert page_data(make_audit(classes=[10, 9, 2]))["classes"] == ["2", "9", "10"]
+    assert page_data(make_audit(classes=[10, "b", 2]))["classes"] == ["10", "2", "b"]
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asgnn.errors import ConfigError, GraphError
+from asgnn.errors import GraphError
 from asgnn.graphs.sources import write_file
+from asgnn.settings import check_count, check_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,23 +27,25 @@ OF_NODES = ("class", "confidence")
 
 
 def write_audit_page(
-    audit: Audit, path: Path | str, *, threshold: float = 0.5, title: str = "Edge audit", rows: int = MOST_ROWS
+    audit: Audit, path: Path | str, *, threshold: float | None = None, title: str = "Edge audit", rows: int = MOST_ROWS
 ) -> Path:
     """Write ``audit`` as one HTML file that loads nothing else, and return its path.
 
-    ``threshold`` is the suspicion from which the page first shows edges as removed. Of more than ``rows`` edges, the
-    page has the most suspicious, and says so. A page of 100,000 edges with 8 layers has about 5 MB.
+    ``threshold`` is the suspicion from which the page first shows edges as removed: 0.5 if suspicion is a probability,
+    otherwise that of the 5 % most suspicious edges. Of more than ``rows`` edges, the page has the most suspicious, and
+    says so. A page of 100,000 edges with 8 layers has about 5 MB.
     """
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"threshold must be in [0, 1]; it is {threshold}.")
-    if rows < 1:
-        raise ConfigError(f"rows must be at least 1; it is {rows}.")
+    if threshold is not None:
+        check_number("threshold", threshold, -np.inf, np.inf, "()")
+    check_count("rows", rows, 1)
     path = Path(path)
     write_file(path, render_audit_page(audit, threshold=threshold, title=title, rows=rows).encode(errors="replace"))
     return path
 
 
-def render_audit_page(audit: Audit, *, threshold: float = 0.5, title: str = "Edge audit", rows: int = MOST_ROWS) -> str:
+def render_audit_page(
+    audit: Audit, *, threshold: float | None = None, title: str = "Edge audit", rows: int = MOST_ROWS
+) -> str:
     """The page as text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -70,14 +73,19 @@ def render_audit_page(audit: Audit, *, threshold: float = 0.5, title: str = "Edg
     )
 
 
-def page_data(audit: Audit, *, threshold: float = 0.5, rows: int = MOST_ROWS) -> dict[str, Any]:
+def page_data(audit: Audit, *, threshold: float | None = None, rows: int = MOST_ROWS) -> dict[str, Any]:
     """What the page's script reads: columns as base64 of little-endian arrays, what belongs to a node only once."""
-    edges, missing = _ranked(audit.edges, "suspicion"), _ranked(audit.missing, "plausibility")
-    total = len(edges)
+    edges, missing = _ranked(_with_weights(audit), "suspicion"), _ranked(audit.missing, "plausibility")
+    total, probability = len(edges), audit.score == "combined"
+    if threshold is None:
+        suspicion = edges["suspicion"].to_numpy(np.float64)
+        finite = suspicion[np.isfinite(suspicion)]
+        threshold = 0.5 if probability or not finite.size else float(np.quantile(finite, 0.95))
     edges, missing = edges.iloc[:rows], missing.iloc[:rows]
     ends, ids = _numbered([frame[end] for frame in (edges, missing) for end in ("source", "target")])
     classes, of_nodes = _node_columns((edges, missing), ends, len(ids))
     return {
+        "probability": probability,
         "threshold": threshold,
         "total": total,
         "ids": ids,
@@ -86,6 +94,12 @@ def page_data(audit: Audit, *, threshold: float = 0.5, rows: int = MOST_ROWS) ->
         "edges": _table(edges, ends[:2]),
         "missing": _table(missing, ends[2:]),
     }
+
+
+def _with_weights(audit: Audit) -> pd.DataFrame:
+    """The edges with the weights of the given graph, if it has any."""
+    given = audit.graph.edge_list()
+    return audit.edges.assign(weight=given["weight"].to_numpy()) if "weight" in given else audit.edges
 
 
 def _ranked(frame: pd.DataFrame, score: str) -> pd.DataFrame:
@@ -125,7 +139,7 @@ def _node_columns(
     if given["class"]:
         together = pd.concat([column.astype(object) for column, _ in given["class"]], ignore_index=True)
         codes, uniques = pd.factorize(together, sort=False)
-        order = sorted(range(len(uniques)), key=lambda code: str(uniques[code]))
+        order = _sorted_places(uniques)
         if len(order) >= NO_CLASS:
             raise GraphError(f"The audit page shows at most {NO_CLASS - 1:,} classes; there are {len(order):,}.")
         names = [str(uniques[code]) for code in order]
@@ -173,6 +187,14 @@ def _table(frame: pd.DataFrame, ends: Sequence[NDArray[np.uint32]]) -> dict[str,
         "given": _packed(weights["weight"].astype(np.float32)) if "weight" in weights else None,
         "layers": [{"name": name, "values": _packed(_in_steps(weights[name], largest))} for name in layers],
     }
+
+
+def _sorted_places(values: NDArray[Any]) -> list[int]:
+    """The places of values in their own order, or in that of their texts if they cannot be compared."""
+    try:
+        return sorted(range(len(values)), key=lambda place: values[place])
+    except TypeError:
+        return sorted(range(len(values)), key=lambda place: str(values[place]))
 
 
 def _layer(name: str) -> int:

@@ -29,6 +29,14 @@
       layers: packed.layers.map(({ name, values }) => ({ name, values: unpack(values, Uint16Array) })),
     };
     table.main = table.scores.find((one) => one.name === main)?.values || new Float32Array(0);
+    // Probabilities have the range 0 to 1; other scores may go beyond it.
+    table.low = 0;
+    table.high = 1;
+    for (const value of table.main) if (Number.isFinite(value)) {
+      if (value < table.low) table.low = value;
+      if (value > table.high) table.high = value;
+    }
+    table.part = (value) => (Math.max(table.low, Math.min(table.high, value)) - table.low) / (table.high - table.low) || 0;
     return table;
   }
 
@@ -257,7 +265,7 @@
       if (column.main) {
         const value = column.value(i);
         cell.firstChild.textContent = text;
-        cell.firstChild.style.setProperty("--part", Math.min(1, Math.max(0, value)) || 0);
+        cell.firstChild.style.setProperty("--part", current().part(value));
       } else if (column.kind === "class") {
         cell.firstChild.replaceChildren(dot(column.code(i)));
         cell.lastChild.textContent = text;
@@ -315,21 +323,22 @@
 
   const BINS = 50;
   const bins = new Uint32Array(BINS);
-  for (const value of edges.main) if (value === value) bins[Math.max(0, Math.min(BINS - 1, Math.floor(value * BINS)))]++;
+  for (const value of edges.main) if (value === value) bins[Math.min(BINS - 1, Math.floor(edges.part(value) * BINS))]++;
   const isRemoved = (edge) => edges.main[edge] >= Math.fround(state.threshold);
 
   function drawHistogram() {
     const svg = byId("histogram"), width = svg.clientWidth || 400, height = 112, left = 34, right = 8, top = 14, bottom = 2;
-    const x = (value) => left + value * (width - left - right), most = Math.max(1, ...bins);
+    const x = (part) => left + part * (width - left - right), most = Math.max(1, ...bins);
     const y = (count) => height - bottom - (height - top - bottom) * Math.log1p(count) / Math.log1p(most);
     const ticks = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].filter((tick) => tick <= most);
     const told = ticks.length > 4 ? ticks.filter((_, i) => i % 2 === (ticks.length - 1) % 2) : ticks;
     const name = (tick) => tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e3 ? `${tick / 1e3}k` : String(tick);
     const grid = told.map((tick) => [s("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), s("text", { x: left - 5, y: y(tick) + 4, "text-anchor": "end" }, name(tick))]);
+    const cut = edges.part(state.threshold);
     const bars = Array.from(bins, (count, bin) => count ? s("rect", {
-      class: bin / BINS >= state.threshold - 1e-9 ? "bar out" : "bar", x: x(bin / BINS) + .5, width: Math.max(1, (width - left - right) / BINS - 1), y: y(count), height: height - bottom - y(count),
+      class: bin / BINS >= cut - 1e-6 ? "bar out" : "bar", x: x(bin / BINS) + .5, width: Math.max(1, (width - left - right) / BINS - 1), y: y(count), height: height - bottom - y(count),
     }) : null);
-    const at = x(state.threshold), end = state.threshold > .8;
+    const at = x(cut), end = cut > .65;
     const line = [s("line", { class: "line", x1: at, x2: at, y1: 0, y2: height - bottom }), s("text", { x: at + (end ? -5 : 5), y: 10, "text-anchor": end ? "end" : "start" }, `removed from ${fixed(state.threshold, 2)} →`)];
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.replaceChildren(...grid.flat(), ...bars.filter(Boolean), ...line);
@@ -343,7 +352,7 @@
   function drawThreshold() {
     let count = 0, sum = 0;
     for (let edge = 0; edge < edges.count; edge++) if (isRemoved(edge)) { count++; sum += edges.main[edge]; }
-    const expected = count ? `; about ${whole.format(Math.round(sum))} of them (${percent(sum, count)}) are expected to be false` : "";
+    const expected = count && data.probability ? `; about ${whole.format(Math.round(sum))} of them (${percent(sum, count)}) are expected to be false` : "";
     byId("removed").textContent = `Suspicion of at least ${fixed(state.threshold, 2)}: ${plural(count, "edge")} (${percent(count, edges.count)})${expected}.`;
     byId("histogram").setAttribute("aria-label", `Histogram of the suspicion of ${plural(edges.count, "edge")}, on a logarithmic scale; ${whole.format(count)} at or above the threshold.`);
     byId("export-removed").disabled = !count;
@@ -525,11 +534,11 @@
       let absent = 0;
       const clean = at === last;
       d3.select(`#${id}`).selectAll(".link").each(function (link) {
-        const suspicion = link.edge < 0 ? 0 : Math.max(0, Math.min(1, edges.main[link.edge])) || 0;
+        const suspicion = link.edge < 0 ? 0 : edges.part(edges.main[link.edge]);
         const value = link.edge < 0 ? (clean ? 1 : 0) : weight(link.edge, clean ? 0 : at);
         const gone = link.edge >= 0 && (clean ? isRemoved(link.edge) : value <= .002 * most)  // too thin to draw;
         if (gone) absent++;
-        const part = suspicion >= state.threshold ? 70 + 30 * suspicion : 40 * suspicion;  // a step at the threshold
+        const part = link.edge >= 0 && isRemoved(link.edge) ? 70 + 30 * suspicion : 40 * suspicion;  // a step at the threshold
         const mixed = link.edge < 0 ? "var(--c2)" : `color-mix(in srgb, var(--false) ${part.toFixed(0)}%, var(--edge))`;
         this.style.stroke = mixed;
         this.style.strokeWidth = gone ? 1.5 : link.edge < 0 && !clean ? 1.5 : .6 + (isChosen(link) ? 5 : 3) * value / most;
@@ -562,6 +571,7 @@
       byId(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
     }
     byId("panel").setAttribute("aria-labelledby", `tab-${tab}`);
+    for (const id of ["low", "high"]) byId(id).placeholder = fixed(current()[id], 2);
     byId("low-label").textContent = tab === "edges" ? "Suspicion from" : "Plausibility from";
     body.replaceChildren();
     drawHead();
@@ -582,9 +592,9 @@
     if (matchMedia("(max-width: 1000px)").matches) byId("list").scrollIntoView({ block: "start" });
   }
 
-  const limits = { low: "0", high: "1", confidence: "0", class: "", between: "", search: "" };
+  const filters = ["low", "high", "confidence", "class", "between", "search"];
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
-  for (const id of Object.keys(limits)) byId(id).addEventListener("input", filter);
+  for (const id of filters) byId(id).addEventListener("input", filter);
   byId("sort").addEventListener("change", () => {
     const [column, sign] = byId("sort").value.split(" ");
     state.sort[state.tab] = { column, sign: Number(sign) };
@@ -592,7 +602,7 @@
     filter();
   });
   byId("reset").addEventListener("click", () => {
-    for (const [id, value] of Object.entries(limits)) byId(id).value = value;
+    for (const id of filters) byId(id).value = "";
     state.sort[state.tab] = { column: "rank", sign: 1 };
     drawHead();
     filter();
@@ -678,12 +688,15 @@
   const nodesOfEdges = starts.reduce((count, start, node) => count + (node < ids.length && starts[node + 1] > start ? 1 : 0), 0);
   const part = data.total > edges.count ? `The ${whole.format(edges.count)} most suspicious of ${plural(data.total, "edge")}` : plural(edges.count, "edge");
   const proposed = missing.count ? `; ${plural(missing.count, "missing edge")} proposed` : "";
-  byId("summary").textContent = `${part} between ${plural(nodesOfEdges, "node")}${proposed}. Suspicion is the estimated probability that an edge is false.`;
+  byId("summary").textContent = `${part} between ${plural(nodesOfEdges, "node")}${proposed}.${data.probability ? " Suspicion is the estimated probability that an edge is false." : ""}`;
   byId("class").replaceChildren(h("option", { value: "" }, "any"), ...classes.map((name, code) => h("option", { value: code }, name)));
   for (const [name, has] of [["classes", classOf], ["confidence", confidenceOf]]) {
     for (const element of document.querySelectorAll(`.of-${name}`)) element.hidden = !has;
   }
-  byId("threshold").value = state.threshold;
+  Object.assign(byId("threshold"), { min: edges.low, max: edges.high, step: data.probability ? .01 : (edges.high - edges.low) / 200, value: state.threshold });
+  const axis = document.querySelector(".axis");
+  axis.firstElementChild.textContent = fixed(edges.low, edges.low ? 2 : 0);
+  axis.lastElementChild.textContent = fixed(edges.high, edges.high === 1 ? 0 : 2);
   const measure = () => { rowHeight = parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--row")) || 32; };
   measure();
   showTab("edges");
