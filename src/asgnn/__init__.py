@@ -36,7 +36,6 @@ from asgnn.models import (
     ProGNN,
     SoftMedianGCN,
     Witness,
-    purify,
 )
 from asgnn.training import Fit, TrainConfig, Trial, Tuned, accuracy, fit, fit_many, predict, recipe, roc_auc, tune
 from asgnn.version import __version__
@@ -86,7 +85,6 @@ __all__ = [
     "load_poisoned",
     "predict",
     "published_split",
-    "purify",
     "random_split",
     "recipe",
     "roc_auc",
