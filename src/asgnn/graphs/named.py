@@ -321,7 +321,8 @@ def _of_data(data: Data, labels: Any, features: Any) -> NamedGraph:
         features = data.x
     if labels is None and getattr(data, "y", None) is not None:
         known = labels_of(data).cpu().numpy()
-        labels = np.where(known >= 0, known.astype(object), None)
+        labels = known.astype(object)
+        labels[known < 0] = None
     ids = np.arange(nodes)
     found = _assemble(ids, edges.t().numpy(), _checked_weights(weight, "edge_weight"), features, labels, fixed=True)
     for part in SPLITS:

@@ -401,7 +401,6 @@ def read_table(
         names=names,
         dtype=dict.fromkeys(texts, str),
         na_values={name: list(MISSING) for name in names if name != own},
-        float_precision="round_trip",
     )
     return Table(frame, str(path), _lines(body, False), text=True, file=True, id=id, ignore=tuple(ignore))
 

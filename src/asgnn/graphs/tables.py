@@ -296,7 +296,9 @@ def _text_column(
     if not bool(given.any()):
         notes.append(f"The column {str(column)!r} is empty and was left out.")
         return None
-    texts = series[given].astype(str).str.strip()
+    # True and False beside missing values or numbers
+    plain = series[given].map(lambda value: int(value) if isinstance(value, bool | np.bool_) else value)
+    texts = plain.astype(str).str.strip()
     numbers = pd.to_numeric(texts, errors="coerce")
     if bool(numbers.notna().all()):
         values = np.full(len(series), np.nan)
@@ -315,9 +317,9 @@ def _text_column(
     notes.append(
         f"The column {str(column)!r} of texts became {len(categories)} columns of 0 and 1 ({some(categories)})."
     )
-    plain = np.full(len(series), None, dtype=object)
-    plain[given.to_numpy()] = texts.to_numpy(dtype=object)
-    return {f"{column}={category}": (plain == category).astype(np.float64) for category in categories}
+    values = np.full(len(series), None, dtype=object)
+    values[given.to_numpy()] = texts.to_numpy(dtype=object)
+    return {f"{column}={category}": (values == category).astype(np.float64) for category in categories}
 
 
 # --- labels ---------------------------------------------------------------------------------------------------------
