@@ -91,7 +91,7 @@ def collect(store: Store) -> Report:
         affected = sum(cell.diverged > 0 for table in shown for cell in table.cells)
         findings.append(f"{diverged} of the {len(reported)} reported trainings diverged; cells affected: {affected}.")
     layers, machines = tuple(layer_curves(store, tables)), tuple(_machines(list(reported.values())))
-    records = {kind: found for kind in RECORDS if (found := record_of(store, kind))}
+    records = {kind: record for kind in RECORDS if (record := record_of(store, kind))}
     edges = edge_finding(records.pop("edges").rows) if "edges" in records else None
     return Report(
         story=tell(tables, layers, on_others),

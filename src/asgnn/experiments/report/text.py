@@ -86,6 +86,14 @@ RECORD_NOTES = {
 }
 
 
+def scalar_meanings() -> list[str]:
+    return [f"{sign}, {name}: {meaning}" for name, (sign, meaning) in SCALARS.items()]
+
+
+def letter_meanings() -> list[str]:
+    return [f"{sign}, {meaning}" for sign, meaning in LETTERS.items()]
+
+
 def rate_text(rate: float | None) -> str:
     """A share of the edges as a percentage, or a number of flips for each target."""
     return "" if rate is None else f"{rate:.3g}" if rate >= 1 else f"{100 * rate:.3g}%"

@@ -358,14 +358,14 @@
   }
 
   /** Axes, and a tooltip with `tooltip(i)` for the column nearest to the pointer or selected with the arrow keys. */
-  function frame({ caption, note, xs, xLabels, xTitle, yTitle, low, high, height, width, band, tooltip, describe }) {
+  function frame({ caption, note, xs, until, xLabels, xTitle, yTitle, low, high, height, width, band, tooltip, describe }) {
     const pad = (high - low || Math.abs(high) || 1) * 0.06;
     const yTicks = ticks(low - pad, high + pad, height > 240 ? 6 : 4);
     const bottom = Math.min(low - pad, yTicks[0] ?? low), top = Math.max(high + pad, yTicks[yTicks.length - 1] ?? high);
-    const texts = yTicks.map((value) => short(value));
+    const texts = yTicks.map((value) => Math.abs(value) >= 1e6 ? `${short(value / 1e6)}M` : Math.abs(value) >= 1e4 ? `${short(value / 1e3)}k` : short(value));
     const left = (yTitle ? 26 : 10) + 7 * Math.max(...texts.map((text) => text.length), 1), right = 12, above = 8, below = 40;
     const inset = band ? (width - left - right) / xs.length / 2 : 8;
-    const [first, last] = [xs[0], xs[xs.length - 1]];
+    const [first, last] = [xs[0], until ?? xs[xs.length - 1]];
     const x = (value) => last === first ? (left + width - right) / 2 : left + inset + (value - first) / (last - first) * (width - left - right - 2 * inset);
     const y = (value) => above + (top - value) / (top - bottom) * (height - above - below);
     const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: "0", "aria-label": describe });
@@ -547,9 +547,10 @@
     place.replaceChildren(head, keys, ...charts.filter(Boolean));
   }
 
-  const layerAxes = (count) => {
+  /** The axis of `count` values, as long as that of `most` values. */
+  const layerAxes = (count, most = count) => {
     const xs = Array.from({ length: count }, (_, i) => i);  // 0 is the start
-    return { xs, xLabels: ticks(0, count - 1, 8).filter(Number.isInteger).map((at) => [at, `${at}`]), xTitle: "layer", head: (i) => i ? `after layer ${i}` : "at the start" };
+    return { xs, until: most - 1, xLabels: ticks(0, most - 1, 8).filter(Number.isInteger).map((at) => [at, `${at}`]), xTitle: "layer", head: (i) => i ? `after layer ${i}` : "at the start" };
   };
   const trialsText = (count) => count === 1 ? "one trial" : `mean of ${count} trials`;
 
@@ -570,7 +571,8 @@
     const parts = [{ name: "clean", label: "edges of the clean graph", look: { colour: 6, strong: true, plain: true } },
       { name: "added", label: "edges added by the attack", look: { colour: 7, strong: true, plain: true, frozen: true } }];
     drawLayers("weights", (shown, width, found) => {
-      const count = Math.max(...found.flatMap((one) => Object.values(one.lines)).map(({ q50 }) => q50.length));
+      const countOf = (one) => Math.max(...Object.values(one.lines).map(({ q50 }) => q50.length));
+      const most = Math.max(...found.map(countOf));
       return {
         entries: parts,
         charts: shown.map((one) => {
@@ -579,7 +581,7 @@
             return { ...part, values: of.q50, bands: [{ low: of.q05, high: of.q95, opacity: 0.1 }, { low: of.q25, high: of.q75, opacity: 0.2 }],
               text: (i) => `${fixed(of.q50[i], 3)} (${fixed(of.q25[i], 3)} to ${fixed(of.q75[i], 3)}), mean ${fixed(of.mean[i], 3)}` };
           });
-          return lineChart({ ...layerAxes(count), lines: lines.filter(hiddenIn("weights")), range: [0, 1], yTitle: "edge weight", width, height: 300, caption: one.label, note: trialsText(one.trials) });
+          return lineChart({ ...layerAxes(countOf(one), most), lines: lines.filter(hiddenIn("weights")), range: [0, 1], yTitle: "edge weight", width, height: 300, caption: one.label, note: trialsText(one.trials) });
         }),
       };
     }, "The store has no edge weights by layer.");
