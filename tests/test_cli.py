@@ -26,6 +26,7 @@ from asgnn.experiments.attacks import made_case, write_attack
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import Outcome, SplitName
 from asgnn.graphs import DATASETS, Perturbation, load_dataset, read_npz
+from asgnn.version import __version__
 from tests.experiments.test_migrate import write_schema_1
 from tests.experiments.test_store import BAD, choice, outcome
 
@@ -350,7 +351,7 @@ def test_datasets(asgnn: Run) -> None:
     assert rows["cora"]["here"] == "built in"
     assert (rows["citeseer"]["nodes"], rows["citeseer"]["edges"]) == (2110, 3668)
     assert "tolokers" in asgnn("datasets").stdout
-    assert asgnn("--version").stdout.strip() == "0.1.0"
+    assert asgnn("--version").stdout.strip() == __version__
 
 
 @pytest.mark.skipif(not MIRROR, reason="ASGNN_MIRROR is not set")

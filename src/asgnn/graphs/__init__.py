@@ -12,11 +12,13 @@ from asgnn.graphs.convert import (
 )
 from asgnn.graphs.datasets import DATASETS, Dataset, available, find_dataset, load_dataset
 from asgnn.graphs.flips import POISONED, Perturbation, diff, load_poisoned, published
+from asgnn.graphs.named import NamedGraph, named_graph
 from asgnn.graphs.own import OWN_FLIPS, load_own, own_source, own_split
 from asgnn.graphs.planted import JUDGING, PLANTED, TUNING, Gaussian, Words, planted_graph
 from asgnn.graphs.prepare import prepare
 from asgnn.graphs.prior import FeaturePrior
 from asgnn.graphs.published_splits import PUBLISHED_SPLITS, check_published, count_published, published_split
+from asgnn.graphs.read import read_graph
 from asgnn.graphs.sources import Source, fetch, read_npz
 from asgnn.graphs.splits import Split, SplitRule, apply_split, random_split, split_of
 
@@ -31,6 +33,7 @@ __all__ = [
     "Dataset",
     "FeaturePrior",
     "Gaussian",
+    "NamedGraph",
     "Perturbation",
     "Source",
     "Split",
@@ -56,6 +59,7 @@ __all__ = [
     "load_dataset",
     "load_own",
     "load_poisoned",
+    "named_graph",
     "num_classes",
     "own_source",
     "own_split",
@@ -64,6 +68,7 @@ __all__ = [
     "published",
     "published_split",
     "random_split",
+    "read_graph",
     "read_npz",
     "split_of",
     "to_scipy",

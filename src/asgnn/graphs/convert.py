@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Sized
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,73 @@ def undirected(edge_index: Tensor, num_nodes: int) -> Tensor:
     return from_keys(unique_keys(keys), num_nodes)
 
 
+@dataclass(frozen=True, eq=False)
+class Simplified:
+    """Undirected edges and what was dropped to get them.
+
+    Attributes:
+        edge_index: (2, E) int64, both directions, sorted by row then column.
+        edge_weight: (E,) float64, the same in both directions; ``None`` if none were given.
+        loops: The number of self-loops.
+        repeated: The number of pairs that are given again in the same direction.
+        both_ways: The number of edges that are given in both directions.
+        zeros: The number of edges of weight 0.
+        unequal: The number of edges that are given with different weights; the largest is taken.
+    """
+
+    edge_index: Tensor
+    edge_weight: NDArray[np.float64] | None
+    loops: int
+    repeated: int
+    both_ways: int
+    zeros: int
+    unequal: int
+
+
+def simplify(pairs: NDArray[np.int64], weight: NDArray[np.float64] | None, num_nodes: int) -> Simplified:
+    r"""Returns undirected edges without self-loops, duplicates and edges of weight 0, and the number of each.
+
+    Of several weights of one edge the largest is taken. Time :math:`O(E \log E)`.
+
+    Args:
+        pairs: (E, 2) node indices.
+        weight: (E,) weights, not negative.
+        num_nodes: The number of nodes.
+    """
+    kept = pairs[:, 0] != pairs[:, 1]
+    loops = len(kept) - int(kept.sum())
+    zeros = 0
+    if weight is not None:
+        zeros = int((kept & (weight == 0)).sum())
+        kept &= weight > 0
+    if not kept.all():
+        pairs, weight = pairs[kept], None if weight is None else weight[kept]
+    low, high = pairs.min(axis=1, initial=num_nodes), pairs.max(axis=1, initial=-1)
+    keys = low * num_nodes + high
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    directed = int(np.count_nonzero(np.diff(np.sort(pairs[:, 0] * num_nodes + pairs[:, 1]), prepend=-1)))
+    low, high = keys[starts] // num_nodes, keys[starts] % num_nodes
+    row, col = np.concatenate([low, high]), np.concatenate([high, low])
+    both = np.argsort(row * num_nodes + col, kind="stable")
+    merged, unequal = None, 0
+    if weight is not None:
+        largest = np.maximum.reduceat(weight[order], starts) if len(starts) else weight[:0]
+        smallest = np.minimum.reduceat(weight[order], starts) if len(starts) else weight[:0]
+        unequal = int((largest != smallest).sum())
+        merged = np.concatenate([largest, largest])[both]
+    return Simplified(
+        torch.from_numpy(np.stack([row[both], col[both]])),
+        merged,
+        loops,
+        repeated=len(pairs) - directed,
+        both_ways=directed - len(starts),
+        zeros=zeros,
+        unequal=unequal,
+    )
+
+
 def from_edges(x: Any, edges: Any, y: Any = None) -> Data:
     r"""Returns a graph with node features ``x`` and the given edges.
 
@@ -56,7 +124,7 @@ def from_edges(x: Any, edges: Any, y: Any = None) -> Data:
             ``edge_index.t()``).
         y: N integer labels, with -1, NaN or None for missing ones; or ``None``.
     """
-    features = _features(x)
+    features = as_features(x)
     pairs = _pairs(edges)
     num_nodes = features.size(0)
     outside = ((pairs < 0) | (pairs >= num_nodes)).any(axis=1)
@@ -75,8 +143,8 @@ def from_edges(x: Any, edges: Any, y: Any = None) -> Data:
     return data
 
 
-def _features(x: Any) -> Tensor:
-    """Returns x as a checked float tensor."""
+def as_features(x: Any) -> Tensor:
+    """Returns features of any kind that :func:`from_edges` takes as a checked, dense float tensor."""
     default = torch.get_default_dtype()
     if isinstance(x, Tensor):
         x = x.to_dense() if x.layout != torch.strided else x
@@ -176,6 +244,14 @@ def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
         x: N×F features, as in :func:`from_edges`.
         y: N integer labels, as in :func:`from_edges`.
     """
+    matrix = entries_of(adj)
+    features = as_features(x)
+    check_rows(features, matrix.shape[0], "adj")
+    return from_edges(features, np.stack([matrix.row, matrix.col], axis=1), y)
+
+
+def entries_of(adj: Any) -> sp.coo_array:
+    """Returns the non-zero entries of a square matrix of finite numbers, SciPy or NumPy."""
     values: Any = adj if sp.issparse(adj) else _array(adj, "adj")
     if values.dtype.kind not in "fiub":
         raise GraphError(
@@ -185,18 +261,17 @@ def from_scipy(adj: Any, x: Any, y: Any = None) -> Data:
         raise GraphError(f"adj must be square; its shape is {values.shape}.")
     # SciPy does not support every dtype and byte order of NumPy.
     matrix = sp.coo_array(values.astype(np.float64) if isinstance(values, np.ndarray) else values)
-    features = _features(x)
-    _check_rows(features, matrix.shape[0], "adj")
     if not np.isfinite(matrix.data).all():
         at = int((~np.isfinite(matrix.data)).argmax())
         raise GraphError(f"adj[{matrix.row[at]}, {matrix.col[at]}] is {matrix.data[at]}: every entry must be finite.")
     # SciPy adds up repeated coordinates, so 1 − 1 is not an edge.
     matrix.sum_duplicates()
-    present = matrix.data != 0
-    return from_edges(features, np.stack([matrix.row[present], matrix.col[present]], axis=1), y)
+    matrix.eliminate_zeros()
+    return matrix
 
 
-def _check_rows(features: Tensor, num_nodes: int, name: str) -> None:
+def check_rows(features: Tensor, num_nodes: int, name: str) -> None:
+    """Raises unless the features have one row per node."""
     if features.size(0) != num_nodes:
         raise GraphError(
             f"{name} has {num_nodes} nodes, but x has shape {tuple(features.shape)}; give one row per node."
@@ -223,16 +298,22 @@ def from_networkx(graph: Any, x: Any, y: Any = None) -> Data:
 
     Attributes of nodes and edges are ignored.
     """
+    networkx = import_networkx("from_networkx")
+    if not isinstance(graph, networkx.Graph):
+        raise GraphError(f"graph must be a networkx.Graph; it is a {type(graph).__name__}.")
+    features = as_features(x)
+    check_rows(features, graph.number_of_nodes(), "graph")
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    return from_edges(features, [(number[u], number[v]) for u, v in graph.edges()], y)
+
+
+def import_networkx(what: str) -> Any:
+    """Returns the package networkx; raises :class:`~asgnn.errors.ConfigError` if it is not installed."""
     try:
         import networkx
     except ImportError as cause:
-        raise ConfigError("from_networkx needs networkx; run pip install networkx.") from cause
-    if not isinstance(graph, networkx.Graph):
-        raise GraphError(f"graph must be a networkx.Graph; it is a {type(graph).__name__}.")
-    features = _features(x)
-    _check_rows(features, graph.number_of_nodes(), "graph")
-    number = {node: i for i, node in enumerate(graph.nodes)}
-    return from_edges(features, [(number[u], number[v]) for u, v in graph.edges()], y)
+        raise ConfigError(f"{what} needs networkx; run pip install networkx.") from cause
+    return networkx
 
 
 def largest_component(data: Data) -> Data:
