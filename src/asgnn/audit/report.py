@@ -45,12 +45,14 @@ class Audit:
             ``plausibility`` (the estimated probability that such a pair is joined), ``rank`` and the columns above.
         graph: the audited graph.
         notes: sentences for the reader.
+        score: what the edges are ranked by; suspicion is a probability for "combined" only.
     """
 
     edges: pd.DataFrame
     missing: pd.DataFrame
     graph: NamedGraph
     notes: tuple[str, ...] = ()
+    score: str = "combined"
 
 
 def audit_graph(
@@ -98,6 +100,7 @@ def audit_graph(
         _frame(named, evidence, found["pairs"], {"plausibility": found["plausibility"], "rank": found["rank"]}, {}),
         named,
         (*notes, *more),
+        score,
     )
 
 
@@ -150,4 +153,3 @@ def _class_names(named: NamedGraph, count: int) -> NDArray[Any]:
     if len(named.classes) == count:
         return named.classes
     return np.arange(count)
-
