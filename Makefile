@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test lint docs bench bench-attacks bench-defences fuzz clean
+.PHONY: setup demo test lint docs wheel bench bench-attacks bench-defences fuzz clean
 
 setup: $(READY)
 
@@ -28,6 +28,10 @@ lint: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Builds the wheel and tries it in an empty environment, alone and with each extra.
+wheel: setup
+	$(BIN)/python scripts/check_wheel.py
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

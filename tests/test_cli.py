@@ -26,6 +26,7 @@ from asgnn.experiments.attacks import made_case, write_attack
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import Outcome, SplitName
 from asgnn.graphs import DATASETS, Perturbation, load_dataset, read_npz
+from asgnn.version import __version__
 from tests.experiments.test_migrate import write_schema_1
 from tests.experiments.test_store import BAD, choice, outcome
 
@@ -322,7 +323,7 @@ def test_lack_of_memory_is_no_defect(cause: Exception, asgnn: Run, monkeypatch: 
     def fails(*_: object, **__: object) -> None:
         raise cause
 
-    monkeypatch.setattr("asgnn.cli.run_trials", fails)
+    monkeypatch.setattr("asgnn.cli.experiments.run_trials", fails)
     done = asgnn("train", "--dataset", "cora")
     assert (done.returncode, done.stderr) == (
         1,
@@ -334,7 +335,7 @@ def test_table_for_a_person(asgnn: Run, monkeypatch: pytest.MonkeyPatch) -> None
     data = load_dataset("cora")
     data.y[:100] = -1
     monkeypatch.setattr("asgnn.experiments.measure.load_dataset", lambda *_: data)
-    monkeypatch.setattr("asgnn.cli.load_dataset", lambda *_: data)
+    monkeypatch.setattr("asgnn.cli.experiments.load_dataset", lambda *_: data)
     done = asgnn("train", "--dataset", "cora", "--model", "mlp", "--split", "random", "--trials", "1")
     assert done.returncode == 0, done.stderr
     assert "mlp on cora" in done.stdout
@@ -350,7 +351,7 @@ def test_datasets(asgnn: Run) -> None:
     assert rows["cora"]["here"] == "built in"
     assert (rows["citeseer"]["nodes"], rows["citeseer"]["edges"]) == (2110, 3668)
     assert "tolokers" in asgnn("datasets").stdout
-    assert asgnn("--version").stdout.strip() == "0.1.0"
+    assert asgnn("--version").stdout.strip() == __version__
 
 
 @pytest.mark.skipif(not MIRROR, reason="ASGNN_MIRROR is not set")

@@ -72,7 +72,9 @@ def in_every_form(seed: int, weights: str, folder) -> dict[str, NamedGraph]:
     edges.to_csv(folder / "edges.txt", index=False, header=False, sep=" ")
     nx.write_graphml(graph, folder / "graph.graphml")
     arrays = {} if weight is None else {"edge_weight": weight}
-    np.savez(folder / "data.npz", edges=np.stack([u, v], 1), x=x, y=np.where(known, y, -1), ids=ids.astype(str), **arrays)
+    np.savez(
+        folder / "data.npz", edges=np.stack([u, v], 1), x=x, y=np.where(known, y, -1), ids=ids.astype(str), **arrays
+    )
     sp.save_npz(folder / "adj.npz", sp.csr_array(upper))
     nodes.reset_index(drop=True).to_csv(folder / "numbered.csv")
     return {

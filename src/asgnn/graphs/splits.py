@@ -138,7 +138,7 @@ def split_of(data: Data, split: Split | None = None) -> Split:
     """
     need_test = split is None
     if split is None:
-        validate(data, need_split=True)
+        validate(data, need_split=True, sparse=True)
         masks = [data[f"{part}_mask"] for part in SPLITS]
         if masks[0].dim() != 1:
             raise GraphError(f"The masks of the graph hold {masks[0].size(1)} splits; pass one of them as split.")

@@ -2,13 +2,14 @@
 
 from asgnn.training.config import TrainConfig, Trial
 from asgnn.training.evaluate import accuracy, predict, roc_auc
-from asgnn.training.fit import Fit, History, fit, fit_many
+from asgnn.training.fit import Epoch, Fit, History, fit, fit_many
 from asgnn.training.recipes import RECIPES, Recipe, recipe, training_of
 from asgnn.training.tune import PORTFOLIO, Tuned, candidates, tune
 
 __all__ = [
     "PORTFOLIO",
     "RECIPES",
+    "Epoch",
     "Fit",
     "History",
     "Recipe",

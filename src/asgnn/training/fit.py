@@ -51,6 +51,25 @@ class History:
     val_score: Tensor
 
 
+@dataclass(frozen=True)
+class Epoch:
+    """What is known after an epoch of a batch of T trials; the values are (T,) tensors on the device of the training.
+
+    Attributes:
+        trials: the positions of the trials of the batch in the list that was given; ``(0,)`` for :func:`fit`.
+        number: the epoch, counted from 1.
+        train_loss: the training loss before the step of this epoch.
+        val_loss: the validation loss after it.
+        val_score: the validation score after it, the accuracy or the ROC-AUC (``TrainConfig.metric``), in [0, 1].
+    """
+
+    trials: tuple[int, ...]
+    number: int
+    train_loss: Tensor
+    val_loss: Tensor
+    val_score: Tensor
+
+
 @dataclass(frozen=True, repr=False)
 class Fit:
     """The result of training one trial.
@@ -92,6 +111,9 @@ class Fit:
         )
 
 
+OnEpoch = Callable[[Epoch], object]
+
+
 def fit(
     model: nn.Module,
     data: Data,
@@ -100,6 +122,7 @@ def fit(
     split: Split | None = None,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> Fit:
     """Train one model on one graph.
 
@@ -110,10 +133,12 @@ def fit(
         config: the training settings; those of the model's recipe by default.
         split: the train, validation and test nodes; the masks of ``data`` by default.
         device: the device to train on; that of ``data`` by default.
-        progress: called after each epoch.
+        progress: called after each epoch with the number of epochs done and of all epochs.
+        on_epoch: called after each epoch with its losses and its validation score, as an :class:`Epoch`. An error that
+            it raises ends the training, for example ``optuna.TrialPruned``; ``model`` is then not trained.
     """
     trial = Trial(model, config or training_of(model), split or split_of(data))
-    return fit_many([trial], data, device=device, progress=progress)[0]
+    return fit_many([trial], data, device=device, progress=progress, on_epoch=on_epoch)[0]
 
 
 def fit_many(
@@ -124,6 +149,7 @@ def fit_many(
     batch_size: int | None = None,
     also_on: Sequence[Data] = (),
     progress: Progress | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> list[Fit]:
     """Train many trials on one graph; trials whose models can share a batch are trained together.
 
@@ -138,7 +164,9 @@ def fit_many(
         device: the device to train on; that of ``data`` by default.
         batch_size: the largest number of trials in a batch. By default, and at most, as many as fit in memory.
         also_on: other graphs on the same nodes; each trained model is evaluated once on each.
-        progress: called after each epoch.
+        progress: called after each epoch with the number of epochs done and of all epochs.
+        on_epoch: called after each epoch of each batch with an :class:`Epoch`. On a GPU, reading its values waits for
+            the device. An error that it raises ends all trainings that are not finished.
 
     Time O(trials · epochs · one forward and backward pass); memory O(batch · (F H + N H + K E)).
     """
@@ -166,7 +194,9 @@ def fit_many(
         for member in members:
             member.begin(features, member.informed(features, adj))
 
-        def report(epoch: int, before: int = done) -> None:
+        def report(epoch: int, values: Tensor | None, batch: list[int] = batch, before: int = done) -> None:
+            if on_epoch is not None and values is not None:
+                on_epoch(Epoch(tuple(batch), epoch, *values.unbind()))
             if progress is not None:
                 progress(before + epoch, total)
 
@@ -227,7 +257,7 @@ class _Runner:
         if self.by_auc:
             self.val.check_two_classes()
 
-    def run(self, report: Callable[[int], object]) -> list[Fit]:
+    def run(self, report: Callable[[int, Tensor | None], object]) -> list[Fit]:
         start = time.perf_counter()
         model, count, epochs = self.model, len(self.trials), self.trials[0].config.epochs
         best = _Best(model.trained_tensors(), self.val, [trial.config.patience for trial in self.trials])
@@ -244,9 +274,9 @@ class _Runner:
         rows: list[Tensor] = []
         for epoch in range(1, epochs + 1):
             rows.append(next_epoch())
-            report(epoch)
+            report(epoch, rows[-1])
             if epoch < epochs and epoch % check_every == 0 and best.all_stopped():
-                report(epochs)
+                report(epochs, None)
                 break
         with torch.no_grad():
             for tensor, value in zip(model.trained_tensors(), best.state, strict=True):
