@@ -60,7 +60,7 @@ def save_classifier(clf: RobustNodeClassifier, path: str | Path) -> None:
     other folder with contents is refused.
     """
     target = Path(path)
-    _check_replaceable(target)
+    check_replaceable(target)
     tensors: dict[str, Tensor] = {"scaling.mean": clf.scaling_.mean, "scaling.size": clf.scaling_.size}
     description: Json = {
         "format": FORMAT,
@@ -124,7 +124,8 @@ def load_classifier(path: str | Path, *, device: str = "auto") -> RobustNodeClas
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _check_replaceable(target: Path) -> None:
+def check_replaceable(target: Path) -> None:
+    """Raise if a model cannot be written to a folder because something else is there."""
     if not target.name:
         raise ConfigError(f"{target} is not the name of a folder for a model.")
     if target.is_symlink() or (target.exists() and not target.is_dir()):

@@ -466,6 +466,16 @@ def test_the_threshold_counts_and_removes(browser: Browser, audit: Any, file: Pa
         assert {gone for *_, gone, _ in drawn(page, "after")["links"]} <= {True, False}
         page.press("End")
         counted(1.0)
+        # a number of edges, and all that are as suspicious as the last of them
+        for number in (40, 7):
+            set_number(page, "#number", number)
+            last = suspicion.iloc[number - 1]
+            out = (suspicion >= last).sum()
+            assert f": {out} edges (" in page.text("#removed")
+            page.press("Tab")
+            assert page.run("document.getElementById('number').valueAsNumber") == out
+        set_number(page, "#number", 0)
+        assert ": 0 edges (0.0 %)." in page.text("#removed")
 
 
 def test_keys_move_through_rows_and_tabs(browser: Browser, audit: Any, file: Path) -> None:
