@@ -40,6 +40,7 @@ from asgnn.graphs.tables import (
     weight_column,
 )
 
+DENSE_IDENTITY = 4_096  # nodes; the dense identity of more would take over 64 MiB
 LABEL = "label"  # the column or attribute with the classes in what a NamedGraph is converted to
 
 
@@ -48,8 +49,9 @@ class NamedGraph:
     """A graph, the names of its nodes, features and classes, and what was understood when it was read.
 
     Attributes:
-        data: ``x``, ``edge_index`` (both directions, sorted), ``edge_weight`` in (0, 1] if the edges have weights, and
-            ``y`` (int64, −1 for a missing label) if there are labels.
+        data: ``x`` (dense, except for the identity of a large graph), ``edge_index`` (both directions, sorted),
+            ``edge_weight`` in (0, 1] if the edges have weights, and ``y`` (int64, −1 for a missing label) if there are
+            labels.
         ids: (N,) what the owner calls the nodes: int64, or objects.
         feature_names: One name per column of ``x``; empty if there are no features and ``x`` is the identity.
         classes: (C,) the sorted labels; ``y`` holds positions in it. Empty without labels.
@@ -321,7 +323,8 @@ def _of_data(data: Data, labels: Any, features: Any) -> NamedGraph:
         features = data.x
     if labels is None and getattr(data, "y", None) is not None:
         known = labels_of(data).cpu().numpy()
-        labels = np.where(known >= 0, known.astype(object), None)
+        labels = known.astype(object)
+        labels[known < 0] = None
     ids = np.arange(nodes)
     found = _assemble(ids, edges.t().numpy(), _checked_weights(weight, "edge_weight"), features, labels, fixed=True)
     for part in SPLITS:
@@ -330,7 +333,7 @@ def _of_data(data: Data, labels: Any, features: Any) -> NamedGraph:
     if torch.equal(found.data.edge_index, edges) and data.edge_index.device.type == "cpu":
         found.data.edge_index = data.edge_index  # what is kept with this tensor stays valid
     found.data.to(data.edge_index.device)
-    validate(found.data, need_labels=False)
+    validate(found.data, need_labels=False, sparse=True)
     return found
 
 
@@ -619,8 +622,13 @@ def _assemble(
 
 
 def identity(num_nodes: int) -> Tensor:
-    """Returns the features that stand for no features: one column per node."""
-    return torch.eye(num_nodes)
+    """Returns the features that stand for no features, one column per node; sparse for more than 4,096 nodes."""
+    if num_nodes <= DENSE_IDENTITY:
+        return torch.eye(num_nodes)
+    diagonal = torch.arange(num_nodes).expand(2, -1)
+    return torch.sparse_coo_tensor(
+        diagonal, torch.ones(num_nodes), (num_nodes, num_nodes), is_coalesced=True, check_invariants=False
+    )
 
 
 def _aligned(table: Table, index: Any, labels: Any) -> tuple[Any, Any, list[str]]:

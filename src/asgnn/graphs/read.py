@@ -54,6 +54,7 @@ def read_graph(
     target: str | None = None,
     weight: str | None = None,
     ignore: Sequence[str] = (),
+    feature_names: Sequence[str] | None = None,
     header: bool | None = None,
     separator: str | None = None,
     encoding: str | None = None,
@@ -75,13 +76,18 @@ def read_graph(
             else the first two.
         weight: The column of the edges with the weights. Default: "weight", or the third column of three without names.
         ignore: Columns of the features that are not used.
+        feature_names: The features to read, as a model knows them (``NamedGraph.feature_names``); other columns are
+            not used. Default: all.
         header: Whether the first line of a text file has the names of the columns. Default: recognised.
         separator: Of text files. Default: recognised.
         encoding: Of text files. Default: UTF-8 or UTF-16 if it is that, else Windows-1252.
     """
     path = Path(edges)
     options = _Options(header, separator, encoding)
-    nodes = None if features is None else read_table(features, label=label, id=id, ignore=ignore, options=options)
+    nodes = None if features is None else read_table(features, label=label, id=id, options=options)
+    if isinstance(nodes, Table):
+        names = None if feature_names is None else tuple(feature_names)
+        nodes = replace(nodes, ignore=tuple(ignore), features=names)
     kind = path.suffix.lower()
     if kind == ".npz":
         graph, kept = _read_archive(path)
@@ -98,8 +104,10 @@ def read_graph(
         table, headless, notes = _read_edges(path, options, (source, target, weight), nodes)
         if label is not None and nodes is None:
             raise ConfigError(f"The label {label!r} is a column of the features, but no file of features was given.")
-        names = {"source": source, "target": target, "weight": weight}
-        found = of_tables(table, nodes, label, headless=headless, notes=notes, **names)
+        ends = {"source": source, "target": target, "weight": weight}
+        found = of_tables(table, nodes, label, headless=headless, notes=notes, **ends)
+    if feature_names:
+        found = found.with_features(feature_names)
     if label is not None:
         _check_classes(found, str(path if features is None else features), label)
     return found
@@ -199,7 +207,8 @@ class _Text:
             self.check_widths(width)
             raise DataCorrupt(f"{self.path} cannot be read as a table: {_sentence(cause)}.") from cause
         # A row with too few cells is filled up by pandas without a word.
-        if len(found.columns) != width or bool(found.iloc[:, -1].isna().any()):
+        last = found.iloc[:, -1]
+        if len(found.columns) != width or bool((last.isna() | (last == "")).any()):
             self.check_widths(width)
         return found
 
@@ -320,6 +329,9 @@ def _read_edges(
         frame.columns = _unique(cells, path)
     else:
         frame.columns = [str(number) for number in range(1, len(cells) + 1)]
+    if text.decimal == ",":
+        for column in frame.columns[2:]:
+            frame[column] = frame[column].str.replace(",", ".")
     notes = [*text.notes, f"{path.name}: {_layout(text, header)}."]
     return Table(frame, str(path), _lines(text, header), text=True, file=True), not header, notes
 
@@ -369,7 +381,6 @@ def read_table(
     *,
     label: str | None = None,
     id: str | None = None,
-    ignore: Sequence[str] = (),
     options: _Options = _Options(),  # noqa: B008 - frozen
 ) -> Any:
     """Returns a file of nodes: a table, or an array if it is a .npy file or a SciPy matrix in .npz."""
@@ -378,7 +389,7 @@ def read_table(
     if kind in (".npz", ".npy"):
         return _read_array(path)
     if kind in (".parquet", ".pq"):
-        return replace(_read_parquet(path), id=id, ignore=tuple(ignore))
+        return replace(_read_parquet(path), id=id)
     text = _read_text(path, options)
     _, first = text.first()
     cells = [cell.strip() for cell in first]
@@ -401,9 +412,8 @@ def read_table(
         names=names,
         dtype=dict.fromkeys(texts, str),
         na_values={name: list(MISSING) for name in names if name != own},
-        float_precision="round_trip",
     )
-    return Table(frame, str(path), _lines(body, False), text=True, file=True, id=id, ignore=tuple(ignore))
+    return Table(frame, str(path), _lines(body, False), text=True, file=True, id=id)
 
 
 def _read_parquet(path: Path) -> Table:
