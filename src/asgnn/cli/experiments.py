@@ -38,6 +38,7 @@ from asgnn.experiments.measure import find_split, load_graph
 from asgnn.experiments.migrate import migrate
 from asgnn.experiments.own_graph import add_graph
 from asgnn.experiments.questions import TOPICS, plan
+from asgnn.experiments.records import RECORDS, read_record
 from asgnn.experiments.report import FORMATS, write_report
 from asgnn.experiments.report.tables import MeanStd, metric
 from asgnn.experiments.spec import SEARCHES, SMALL, load_spec
@@ -494,6 +495,19 @@ def merge_stores(
     caption = "conflicts: different results for the same question; those of INTO were kept"
     rows = [(path, kind, *counts) for path, each in merged for kind, counts in each.items()]
     print_table(f"Merged into {into}", headings, rows, left=2, caption=caption)
+
+
+@store.command("record")
+def add_records(
+    into: StoreFile,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help=f"{', '.join(RECORDS)}: JSON files to add.")],
+) -> None:
+    """Add records, which are tables of measurements such as docs/records/edges.json, for the report to show."""
+    records = [read_record(path) for path in files]  # check all of them before writing
+    with Store.open(into, create=False) as target:
+        target.add_series(records)
+    counts = (f"{len(one.content['rows'])} rows of {one.kind}" for one in records)
+    out.print(f"Added to {into}: {', '.join(counts)}", soft_wrap=True)
 
 
 @store.command("migrate")

@@ -36,6 +36,15 @@ METRICS = {
 }
 
 
+# Parts of a long table: the group of a row → how it is called.
+GROUPS = {
+    "paper": "searched as in the paper",
+    "tuned": "tuned",
+    "features": "with features",
+    "controls": "controls",
+}
+
+
 def metric(name: str) -> Metric:
     loss = name.endswith("loss")
     return METRICS.get(name) or Metric(name.replace("_", " "), 4 if loss else 2, -1 if loss else 1)
