@@ -52,7 +52,7 @@ def without_labels() -> Data:
 
 @pytest.fixture(scope="module")
 def fitted() -> RobustNodeClassifier:
-    return quick(settings={**SETTINGS, "witness_floor": 0.1}, models=3).fit(without_labels(), labels())
+    return quick(settings={**SETTINGS, "witness_floor": 0.1, "witness_models": 1}, models=3).fit(without_labels(), labels())
 
 
 # --- scikit-learn's habits ------------------------------------------------------------------------------------------
@@ -469,6 +469,37 @@ def test_calibration_error_by_hand() -> None:
     assert calibration_error(p, y, bins=1) == pytest.approx(0.0, abs=1e-7)
     with pytest.raises(GraphError, match="no nodes"):
         calibration_error(p[:0], y[:0])
+
+
+# --- suspicious edges -----------------------------------------------------------------------------------------------
+
+
+def test_audit_and_clean_are_those_of_the_calibrated_models(fitted: RobustNodeClassifier) -> None:
+    found = fitted.audit(missing=5).edges
+    graph, p = fitted.graph_, fitted.predict_proba()
+    ends = [graph.numbers(found[side].to_numpy()) for side in ("source", "target")]
+    assert len(found) == DATA.num_edges // 2
+    np.testing.assert_allclose(found["agreement"], (p[ends[0]] * p[ends[1]]).sum(1), atol=1e-5)
+    np.testing.assert_allclose(found["confidence_source"], p.max(1)[ends[0]], atol=1e-5)
+    assert (found["class_target"].to_numpy() == fitted.predict()[ends[1]]).all()
+    assert fitted.clean(number=10).num_edges == len(found) - 10
+    left = fitted.clean(DATA, share=0.1)
+    assert left.num_edges == DATA.num_edges - 2 * round(0.1 * len(found))
+    false = NAMES[left.edge_index[0]] != NAMES[left.edge_index[1]]
+    assert false.mean() < 0.1 < (NAMES[DATA.edge_index[0]] != NAMES[DATA.edge_index[1]]).mean()
+
+
+def test_the_audit_sees_scaled_features_and_the_classes_of_the_fit() -> None:
+    mixed = Data(x=DATA.x * SIZES + SHIFTS, edge_index=DATA.edge_index)
+    clf = quick("gcn").fit(mixed, labels())
+    again = named_graph(mixed, np.where(np.arange(NODES) == 0, "quince", NAMES))  # a class that is not known
+    found = clf.audit(again, missing=0)
+    at = clf.graph_.numbers(found.edges["source"].to_numpy())
+    np.testing.assert_allclose(found.edges["confidence_source"], clf.predict_proba().max(1)[at], atol=1e-5)
+    assert set(found.edges["class_source"]) == set(clf.classes_)
+    assert found.graph.classes.tolist() == clf.classes_.tolist()
+    assert (found.graph.labels()[1:] == NAMES[1:]).all()
+    assert found.graph.labels()[0] is None
 
 
 # --- the page -------------------------------------------------------------------------------------------------------

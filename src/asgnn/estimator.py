@@ -319,8 +319,8 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         seen = self.audit(graph, **{"missing": 0, **options})
         from asgnn.audit import clean
 
-        asked = {"number": number, "share": share, "threshold": threshold, "precision": precision}
-        return clean(self.graph_ if graph is None else graph, seen, **asked)
+        given = self.graph_ if graph is None else graph
+        return clean(given, seen, number=number, share=share, threshold=threshold, precision=precision)
 
     def save(self, path: str | Path) -> None:
         """Write the classifier to a folder, without the graph; see :mod:`asgnn.saved`."""
