@@ -52,7 +52,9 @@ def without_labels() -> Data:
 
 @pytest.fixture(scope="module")
 def fitted() -> RobustNodeClassifier:
-    return quick(settings={**SETTINGS, "witness_floor": 0.1, "witness_models": 1}, models=3).fit(without_labels(), labels())
+    return quick(settings={**SETTINGS, "witness_floor": 0.1, "witness_models": 1}, models=3).fit(
+        without_labels(), labels()
+    )
 
 
 # --- scikit-learn's habits ------------------------------------------------------------------------------------------
@@ -349,6 +351,15 @@ def test_without_features_only_the_same_nodes_can_be_predicted() -> None:
         clf.predict(DATA)
 
 
+@pytest.mark.parametrize("scale", [True, False])
+def test_many_nodes_without_features(scale: bool) -> None:
+    """Their identity features are sparse."""
+    large = planted_graph(5000, 2, 8, 0.0, features=Gaussian(1, 0.0), seed=4)
+    clf = quick("gcn", models=1, scale=scale).fit(to_scipy(large), np.where(np.arange(5000) < 2500, large.y, -1))
+    assert clf.graph_.data.x.layout != torch.strided
+    assert (clf.predict() == large.y.numpy())[2500:].mean() > 0.8
+
+
 # --- scales ---------------------------------------------------------------------------------------------------------
 
 SIZES = torch.tensor([1.0, 1e3, 1e5, 1e-4, 1.0, 50.0, 1.0, 1.0, 1e4, 1.0])
@@ -557,12 +568,13 @@ def test_the_budget_is_the_number_of_settings() -> None:
 
 def test_a_large_graph_gets_a_short_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimator, "LARGE", 0)
-    clf = RobustNodeClassifier(models=2, settings={"epochs": 4}, device="cpu").fit(DATA)
+    clf = RobustNodeClassifier(settings={"epochs": 4}, device="cpu").fit(DATA)
     tried = clf.tuned_.tried
     assert len(tried.best()) == 4
     assert all(row.settings.get("witness_floor", 1) == 1 for row in tried)
     assert any("large for a CPU" in note for note in clf.notes_)
-    assert len(clf.tuned_.fits) == 2
+    assert len(clf.tuned_.fits) == 3
+    assert len(RobustNodeClassifier(budget=2, settings={"epochs": 4}).fit(DATA).tuned_.fits) == 5  # as asked
 
 
 def test_the_ensemble_differs_in_seeds_alone(fitted: RobustNodeClassifier) -> None:

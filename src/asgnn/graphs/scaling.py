@@ -33,11 +33,15 @@ class Scaling:
         A column that is mostly 0 is divided by the root mean square of its other values. Any other is standardised.
         Sparse tensors are left as they are. Time O(N F), memory O(N).
         """
-        none = Scaling(torch.zeros(x.size(1), dtype=torch.float64), torch.ones(x.size(1), dtype=torch.float64))
         if len(x) == 0 or x.layout != torch.strided:
-            return none
+            return Scaling.none(x.size(1))
         parts = [_of(part.detach().cpu().double()) for part in x.split(max(1, BLOCK // len(x)), dim=1)]
         return Scaling(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+    @staticmethod
+    def none(columns: int) -> Scaling:
+        """The scaling that changes nothing."""
+        return Scaling(torch.zeros(columns, dtype=torch.float64), torch.ones(columns, dtype=torch.float64))
 
     @property
     def columns(self) -> Tensor:
