@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.nn import GCNConv
 
 from asgnn.errors import GraphError
 from asgnn.graphs.adjacency import Adjacency

@@ -153,4 +153,3 @@ def _class_names(named: NamedGraph, count: int) -> NDArray[Any]:
     if len(named.classes) == count:
         return named.classes
     return np.arange(count)
-

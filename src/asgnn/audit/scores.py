@@ -109,4 +109,3 @@ def _simple(data: Data, score: Score, edges: NDArray[np.int64]) -> Array:
     total = sum(np.bincount(end, near, minlength=features.num_nodes) for end in edges)
     share = [np.divide(near, total[end], out=np.zeros_like(near), where=total[end] > 0) for end in edges]
     return 1 - (share[0] + share[1]) / 2
-
