@@ -30,7 +30,7 @@ FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 COMPUTED = {torch.float32, torch.float64}
 
 
-def validate(data: Data, *, need_labels: bool = True, need_split: bool = False) -> None:
+def validate(data: Data, *, need_labels: bool = True, need_split: bool = False, sparse: bool = False) -> None:
     r"""Raises :class:`~asgnn.errors.GraphError` with one sentence if ``data`` is not a valid graph.
 
     Labels, weights and masks are always checked if present. Time :math:`O(NF + E \log E)`, memory :math:`O(NF + E)`.
@@ -39,9 +39,12 @@ def validate(data: Data, *, need_labels: bool = True, need_split: bool = False) 
         data: The graph.
         need_labels: Require ``y`` with at least two classes among the labelled nodes.
         need_split: Require ``train_mask``, ``val_mask`` and ``test_mask``, each with a labelled node.
+        sparse: Allow a sparse ``x``, as the identity of a large graph without features is. Models, training and
+            evaluation do; attacks and conversions do not.
     """
     _check_type(data)
-    check_finite(check_floats(getattr(data, "x", None)))
+    x = check_floats(getattr(data, "x", None), sparse=sparse)
+    check_finite(x if x.layout == torch.strided else x.detach().to_sparse_coo().coalesce().values())
     num_nodes = nodes_of(data)
     check_edges(getattr(data, "edge_index", None), num_nodes)
     check_weights(getattr(data, "edge_weight", None), data.edge_index.size(1))
@@ -65,7 +68,7 @@ def nodes_of(data: Data) -> int:
         if stated is None:
             raise GraphError("The graph has neither x nor num_nodes; set data.x.")
         return check_size(stated)
-    shape = tuple(_tensor(x, "x", "set data.x to float features of shape (N, F)").shape)
+    shape = tuple(_tensor(x, "x", "set data.x to float features of shape (N, F)", sparse=True).shape)
     if stated is not None and shape[:1] != (check_size(stated),):
         raise GraphError(f"num_nodes of the graph is {stated}, but x has shape {shape}; correct one of them.")
     return shape[0] if shape else 0
@@ -331,18 +334,19 @@ def _check_not_empty(mask: Tensor, name: str, labels: Tensor | None) -> None:
         raise GraphError(f"{name} selects no {what}{f' in split {column}' if mask.dim() == 2 else ''}.")
 
 
-def check_split(split: Split, nodes: int | Data) -> None:
+def check_split(split: Split, nodes: int | Data, *, need_test: bool = True) -> None:
     r"""Raises unless the three parts of ``split`` are non-empty, disjoint sets of nodes of the graph.
 
     ``nodes`` is the number of nodes, or the graph; given the graph, every node must have a label
-    (:func:`~asgnn.graphs.split_of` removes the others). Time :math:`O(N)`.
+    (:func:`~asgnn.graphs.split_of` removes the others). With ``need_test=False`` there may be no test nodes, which
+    training does not use. Time :math:`O(N)`.
     """
     labels = labels_of(nodes).cpu() if isinstance(nodes, Data) else None
     num_nodes = check_size(nodes if labels is None else labels.numel())
     owner = torch.full((num_nodes,), -1, dtype=torch.int64)
     for number, part in enumerate(SPLITS):
         members = check_nodes(getattr(split, part, None), num_nodes, f"split.{part}")
-        if members.numel() == 0:
+        if members.numel() == 0 and (need_test or part != "test"):
             raise GraphError(f"split.{part} is empty.")
         taken = owner[members] >= 0
         if bool(taken.any()):

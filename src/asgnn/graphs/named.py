@@ -40,6 +40,7 @@ from asgnn.graphs.tables import (
     weight_column,
 )
 
+DENSE_IDENTITY = 4_096  # nodes; the dense identity of more would take over 64 MiB
 LABEL = "label"  # the column or attribute with the classes in what a NamedGraph is converted to
 
 
@@ -48,8 +49,9 @@ class NamedGraph:
     """A graph, the names of its nodes, features and classes, and what was understood when it was read.
 
     Attributes:
-        data: ``x``, ``edge_index`` (both directions, sorted), ``edge_weight`` in (0, 1] if the edges have weights, and
-            ``y`` (int64, −1 for a missing label) if there are labels.
+        data: ``x`` (dense, except for the identity of a large graph), ``edge_index`` (both directions, sorted),
+            ``edge_weight`` in (0, 1] if the edges have weights, and ``y`` (int64, −1 for a missing label) if there are
+            labels.
         ids: (N,) what the owner calls the nodes: int64, or objects.
         feature_names: One name per column of ``x``; empty if there are no features and ``x`` is the identity.
         classes: (C,) the sorted labels; ``y`` holds positions in it. Empty without labels.
@@ -321,7 +323,8 @@ def _of_data(data: Data, labels: Any, features: Any) -> NamedGraph:
         features = data.x
     if labels is None and getattr(data, "y", None) is not None:
         known = labels_of(data).cpu().numpy()
-        labels = np.where(known >= 0, known.astype(object), None)
+        labels = known.astype(object)
+        labels[known < 0] = None
     ids = np.arange(nodes)
     found = _assemble(ids, edges.t().numpy(), _checked_weights(weight, "edge_weight"), features, labels, fixed=True)
     for part in SPLITS:
@@ -330,7 +333,7 @@ def _of_data(data: Data, labels: Any, features: Any) -> NamedGraph:
     if torch.equal(found.data.edge_index, edges) and data.edge_index.device.type == "cpu":
         found.data.edge_index = data.edge_index  # what is kept with this tensor stays valid
     found.data.to(data.edge_index.device)
-    validate(found.data, need_labels=False)
+    validate(found.data, need_labels=False, sparse=True)
     return found
 
 
@@ -418,7 +421,6 @@ def of_tables(
     target: Any = None,
     weight: Any = None,
     headless: bool = False,
-    notes: Sequence[str] = (),
 ) -> NamedGraph:
     """Returns the graph of a table of edges and a table or array of features; see :func:`named_graph`.
 
@@ -428,9 +430,8 @@ def of_tables(
         labels: See :func:`named_graph`.
         source, target, weight: The names of columns of the edges; ``None`` for the usual ones.
         headless: Whether the columns of the edges have no names, so that the third of three is the weight.
-        notes: Notes of the reader, to which those of this function are added.
     """
-    said = list(notes)
+    said = list(edges.notes)
     ends = end_columns(edges, source, target)
     weighted = weight_column(edges, weight, ends, headless)
     unused = [str(column) for column in edges.frame.columns if column not in (*ends, weighted)]
@@ -447,6 +448,7 @@ def of_tables(
             first, second = as_numbers([first, second])
         ids, (u, v) = _numbering([], first, second)
         return _assemble(ids, np.stack([u, v], axis=1), values, features, labels, notes=said)
+    said += features.notes
     column = id_column(features)
     (own,) = clean_ids(features, [column])
     keep = check_different(features, own, column)
@@ -619,8 +621,13 @@ def _assemble(
 
 
 def identity(num_nodes: int) -> Tensor:
-    """Returns the features that stand for no features: one column per node."""
-    return torch.eye(num_nodes)
+    """Returns the features that stand for no features, one column per node; sparse for more than 4,096 nodes."""
+    if num_nodes <= DENSE_IDENTITY:
+        return torch.eye(num_nodes)
+    diagonal = torch.arange(num_nodes).expand(2, -1)
+    return torch.sparse_coo_tensor(
+        diagonal, torch.ones(num_nodes), (num_nodes, num_nodes), is_coalesced=True, check_invariants=False
+    )
 
 
 def _aligned(table: Table, index: Any, labels: Any) -> tuple[Any, Any, list[str]]:
@@ -637,7 +644,8 @@ def _aligned(table: Table, index: Any, labels: Any) -> tuple[Any, Any, list[str]
         _check_not_id(kept, labels, column)
         values, labels = label_column(kept, labels), np.full(len(index), None, dtype=object)
         labels[place] = values
-    found, names, notes = feature_matrix(kept, columns)
+    found, names, more = feature_matrix(kept, columns)
+    notes = [*table.notes, *more]
     matrix = np.zeros((len(index), found.shape[1]))
     matrix[place] = found
     if len(place) < len(index):

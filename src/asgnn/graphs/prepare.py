@@ -14,7 +14,7 @@ def prepare(
     data: Data, device: torch.device | str | None = None, *, need_labels: bool = False
 ) -> tuple[Features, Adjacency]:
     """Checks a graph and returns its features and adjacency on ``device`` (default: the graph's own)."""
-    validate(data, need_labels=need_labels)
+    validate(data, need_labels=need_labels, sparse=True)
     place = data.x.device if device is None else device
     # Detached: training and evaluation need no gradient in the graph.
     features = Features.of(data.x.detach() if data.x.requires_grad else data.x).to(place)
