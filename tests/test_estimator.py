@@ -27,6 +27,7 @@ from asgnn.errors import AsgnnError, ConfigError, GraphError, StructureWarning
 from asgnn.estimator import NodeSamples, RobustNodeClassifier
 from asgnn.graphs import Gaussian, planted_graph, to_scipy
 from asgnn.graphs.named import NamedGraph, named_graph
+from asgnn.graphs.scaling import Scaling
 from asgnn.training.calibrate import calibration_error, log_grid, succession, temperature_of
 from tests.test_docs import ROOT, run_page
 
@@ -64,6 +65,7 @@ def test_the_constructor_stores_what_it_is_given() -> None:
         "budget": 7,
         "models": "many",  # wrong values are found by fit
         "validation": [1, 2],
+        "scale": 0,
         "device": object(),
         "progress": print,
         "verbose": 3,
@@ -345,6 +347,52 @@ def test_without_features_only_the_same_nodes_can_be_predicted() -> None:
         clf.predict(to_scipy(DATA)[:100, :100])
     with pytest.raises(GraphError, match="no features"):
         clf.predict(DATA)
+
+
+# --- scales ---------------------------------------------------------------------------------------------------------
+
+SIZES = torch.tensor([1.0, 1e3, 1e5, 1e-4, 1.0, 50.0, 1.0, 1.0, 1e4, 1.0])
+SHIFTS = torch.tensor([0.0, 2e3, 3e5, 0.0, 0.0, 0.0, 0.0, 0.0, -1e4, 0.0])
+
+
+def test_columns_of_any_size_may_be_mixed() -> None:
+    """Scaled columns are the standardised ones; without scaling the large ones hide all others."""
+    mixed = Data(x=DATA.x * SIZES + SHIFTS, edge_index=DATA.edge_index)
+    clf = quick("gcn").fit(mixed, labels())
+    assert clf.scaling_.columns.tolist() == [1, 2, 3, 5, 8]
+    assert any("5 features were scaled" in note and "'x2'" in note for note in clf.notes_)
+    assert accuracy_score(NAMES[~KNOWN], clf.predict()[~KNOWN]) > 0.85
+    x = DATA.x.double()
+    x[:, [1, 2, 3, 5, 8]] = ((x - x.mean(0)) / x.std(0, correction=0))[:, [1, 2, 3, 5, 8]]
+    by_hand = fit_bits(Data(x=x, edge_index=DATA.edge_index), labels())
+    np.testing.assert_allclose(clf.predict_proba(), by_hand, atol=0.02)
+    assert (clf.predict_proba(mixed) == clf.predict_proba()).all()
+    # another graph is scaled as the graph of the fit was
+    part = np.arange(NODES) < 60
+    alone = Data(x=mixed.x[part], edge_index=torch.empty(2, 0, dtype=torch.int64))
+    many = Data(x=mixed.x, edge_index=torch.empty(2, 0, dtype=torch.int64))
+    np.testing.assert_allclose(clf.predict_proba(alone), clf.predict_proba(many)[part], atol=1e-6)
+
+
+COLUMNS: dict[str, tuple[list[float], list[float]]] = {
+    "as it is": ([1.0, -2.0, 3.0, 0.5], [1.0, -2.0, 3.0, 0.5]),
+    "zeros": ([0.0] * 4, [0.0] * 4),
+    "constant": ([1.0] * 4, [1.0] * 4),
+    "large constant": ([2020.0] * 4, [0.0] * 4),
+    "large": ([100.0, 200.0, 100.0, 200.0], [-1.0, 1.0, -1.0, 1.0]),
+    "small": ([1e-4, 3e-4, 1e-4, 3e-4], [-1.0, 1.0, -1.0, 1.0]),
+    "mostly 0": ([0.0, 0.0, 0.0, 40.0], [0.0, 0.0, 0.0, 1.0]),
+    "small and mostly 0": ([0.0, 0.0, 0.0, 1e-3], [0.0, 0.0, 0.0, 1e-3]),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_the_scale_of_a_column(case: str) -> None:
+    given, expected = (torch.tensor(column).view(-1, 1) for column in COLUMNS[case])
+    scaling = Scaling.of(given)
+    torch.testing.assert_close(scaling(given), expected)
+    assert (scaling(given) is given) == (given is expected or torch.equal(given, expected))
+    assert (len(scaling.columns) > 0) == (not torch.equal(given, expected))
 
 
 # --- confidence -----------------------------------------------------------------------------------------------------

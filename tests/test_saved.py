@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from torch_geometric.data import Data
 
 from asgnn import saved
 from asgnn.errors import AsgnnError, ConfigError, DataCorrupt
@@ -122,6 +123,15 @@ def test_models_with_different_settings_in_one_batch_come_back(tmp_path: Path) -
     assert (RobustNodeClassifier.load(tmp_path / "model").predict_proba(DATA) == clf.predict_proba()).all()
 
 
+def test_the_scales_of_features_come_back(tmp_path: Path) -> None:
+    large = Data(x=1e4 * DATA.x + 5e4, edge_index=DATA.edge_index, y=DATA.y)
+    clf = RobustNodeClassifier("gcn", budget=None, models=2, settings={"epochs": 3}).fit(large)
+    clf.save(tmp_path / "model")
+    again = RobustNodeClassifier.load(tmp_path / "model")
+    assert len(again.scaling_.columns) == 8
+    assert (again.predict_proba(large) == clf.predict_proba()).all()
+
+
 @pytest.mark.parametrize(
     "values",
     [["a", "ü", "c d"], [10, 20, 30], [True, False, True], np.array([3, 5, 7], dtype=np.int16)],
@@ -218,7 +228,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no weights": (put("weights", value=None), "not a file of weights"),
     "no ensemble": (put("ensemble", value=[]), "cannot be built"),
     "too few classes": (put("classes", "values", value=[1]), "out_channels=3, not 1"),
-    "too few features": (put("features", value={"number": 7, "names": None}), "in_channels=8, not 7"),
+    "too few features": (put("features", value={"number": 7, "names": None}), "not that of 7 features"),
     "too many names": (put("features", "names", value=["a"] * 9), "9 features have names"),
 }
 

@@ -41,7 +41,6 @@ from asgnn.models import (
     ProGNN,
     SoftMedianGCN,
     Witness,
-    purify,
 )
 from asgnn.training import Fit, TrainConfig, Trial, Tuned, accuracy, fit, fit_many, predict, recipe, roc_auc, tune
 from asgnn.version import __version__
@@ -102,7 +101,6 @@ __all__ = [
     "named_graph",
     "predict",
     "published_split",
-    "purify",
     "random_split",
     "read_graph",
     "recipe",

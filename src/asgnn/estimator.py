@@ -22,6 +22,7 @@ from torch_geometric.data import Data
 from asgnn.errors import AsgnnError, ConfigError, GraphError, StructureWarning
 from asgnn.graphs import Split, labels_of, prepare
 from asgnn.graphs.named import NamedGraph, named_graph
+from asgnn.graphs.scaling import Scaling
 from asgnn.models import Ensemble
 from asgnn.progress import Progress
 from asgnn.settings import check_count, check_number
@@ -107,6 +108,8 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         models: the number of models whose mean probability is used; they differ in their seeds.
         validation: the share of the labelled nodes that is held out, the same of every class; or the held-out nodes,
             as ids or as a mask over all nodes. A class with one labelled node is used for training.
+        scale: whether columns of features that are very large or very small are scaled; see
+            :class:`~asgnn.graphs.scaling.Scaling`. ``notes_`` names them.
         device: "auto" is a GPU if there is one.
         progress: "auto" shows a bar in a terminal or notebook; ``True``, ``False``, or a function that is called with
             the number of finished steps and of all steps.
@@ -126,6 +129,7 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         validation_score_: the accuracy of the ensemble on the validation nodes. Optimistic, because settings and epochs
             were chosen on the same nodes.
         validation_ids_: the ids of the validation nodes; not part of a saved model.
+        scaling_: how the features are scaled before the models see them.
         n_features_in_, feature_names_in_: the features; names only where the graph has them.
     """
 
@@ -137,6 +141,7 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         budget: Budget | None = "portfolio",
         models: int = 5,
         validation: Any = 0.2,
+        scale: bool = True,
         device: str = "auto",
         progress: Literal["auto"] | bool | Progress = "auto",
         verbose: bool = False,
@@ -147,6 +152,7 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         self.budget = budget
         self.models = models
         self.validation = validation
+        self.scale = scale
         self.device = device
         self.progress = progress
         self.verbose = verbose
@@ -176,7 +182,9 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         codes = codes.copy()
         codes[codes >= 0] = y
         split, notes = _split(named, codes, classes, self.validation, seed)
-        data = _plain_data(named)
+        scaling = Scaling.of(named.data.x if self.scale else named.data.x[:0])
+        notes += _scaling_notes(named, scaling)
+        data = _model_data(named, scaling)
         data.y = torch.from_numpy(codes)
         fixed = {name: value for name, value in (self.settings or {}).items() if name not in TRAINING}
         training = {name: value for name, value in (self.settings or {}).items() if name in TRAINING}
@@ -215,7 +223,11 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         self.ensemble_ = _calibrated(fits, codes, split.val)
         self.temperature_ = self.ensemble_.temperature
         self.classes_ = classes
-        self.graph_ = replace(named, data=data, classes=classes)
+        own_data = named.data.__copy__()
+        own_data.y = data.y
+        self.graph_ = replace(named, data=own_data, classes=classes)
+        self.scaling_ = scaling
+        self._data = data  # what was prepared from it is kept
         self.tuned_ = replace(tuned, _train=list, _fits=fits)  # list: a Tuned without the search, which holds locks
         self.settings_ = dict(tuned.settings)
         self.advice_ = tuned.advice
@@ -283,7 +295,9 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         named, _ = self._target(graph)
         from asgnn.audit import audit_graph
 
-        return audit_graph(_with_classes(named, self.classes_), self.ensemble_, **options)
+        data = self._seen(named).__copy__()
+        data.y = torch.from_numpy(_codes(named))
+        return audit_graph(_with_classes(replace(named, data=data), self.classes_), self.ensemble_, **options)
 
     def clean(
         self,
@@ -340,10 +354,14 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         named = graph.graph if isinstance(graph, NodeSamples) else named_graph(graph)
         return _with_features(named, tuple(self.feature_names_in_), self.n_features_in_), nodes
 
+    def _seen(self, named: NamedGraph) -> Data:
+        """The graph as the models see it."""
+        return self._data if named is getattr(self, "graph_", None) else _model_data(named, self.scaling_)
+
     @torch.no_grad()
     def _logits(self, named: NamedGraph) -> Tensor:
         """(M, N, C) the scores of each model, in double precision on the CPU."""
-        features, adj = prepare(_plain_data(named), next(self.ensemble_.parameters()).device)
+        features, adj = prepare(self._seen(named), next(self.ensemble_.parameters()).device)
         logits = self.ensemble_.member_logits(features, adj).double().cpu()
         if not bool(logits.isfinite().all()):
             raise GraphError("The model's scores are not finite; the features of this graph are far too large.")
@@ -371,9 +389,9 @@ def _numpy(value: Tensor) -> NDArray[np.float64]:
     return found
 
 
-def _plain_data(named: NamedGraph) -> Data:
-    """Features, edges and weights in single precision, which the models have."""
-    out = Data(x=named.data.x.float(), edge_index=named.data.edge_index)
+def _model_data(named: NamedGraph, scaling: Scaling) -> Data:
+    """Scaled features, edges and weights in single precision, which the models have."""
+    out = Data(x=scaling(named.data.x).float(), edge_index=named.data.edge_index)
     if named.data.get("edge_weight") is not None:
         out.edge_weight = named.data.edge_weight.float()
     return out
@@ -491,6 +509,14 @@ def _short_list(model: str, fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
     asked = candidates(model, "portfolio", fixed=fixed)
     light = [one for one in asked if one.get("witness_floor", 1.0) == 1 and not one.get("prior_neighbors")]
     return (light or asked)[:LARGE_SETTINGS]
+
+
+def _scaling_notes(named: NamedGraph, scaling: Scaling) -> list[str]:
+    columns = scaling.columns.tolist()
+    if not columns:
+        return []
+    names = np.array([named.feature_names[at] for at in columns], dtype=object)
+    return [f"{len(columns)} features were scaled, because their values are very large or very small: {_names(names)}."]
 
 
 def _names(classes: NDArray[Any]) -> str:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from asgnn.errors import AsgnnError, ConfigError, DataCorrupt
+from asgnn.graphs.scaling import Scaling
 from asgnn.models import Ensemble, NodeClassifier
 from asgnn.models.witness import Testimony
 from asgnn.settings import arguments_for, settings_of
@@ -59,8 +60,8 @@ def save_classifier(clf: RobustNodeClassifier, path: str | Path) -> None:
     other folder with contents is refused.
     """
     target = Path(path)
-    _check_replaceable(target)
-    tensors: dict[str, Tensor] = {}
+    check_replaceable(target)
+    tensors: dict[str, Tensor] = {"scaling.mean": clf.scaling_.mean, "scaling.size": clf.scaling_.size}
     description: Json = {
         "format": FORMAT,
         "version": VERSION,
@@ -104,6 +105,7 @@ def load_classifier(path: str | Path, *, device: str = "auto") -> RobustNodeClas
         clf.n_features_in_ = int(description["features"]["number"])
         if description["features"]["names"] is not None:
             clf.feature_names_in_ = np.array(description["features"]["names"], dtype=object)
+        clf.scaling_ = Scaling(tensors["scaling.mean"], tensors["scaling.size"])
         clf.settings_ = dict(description["settings"])
         clf.validation_score_ = float(description["validation"]["score"])
         clf.comparison_ = dict(description["validation"]["comparison"])
@@ -122,7 +124,8 @@ def load_classifier(path: str | Path, *, device: str = "auto") -> RobustNodeClas
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _check_replaceable(target: Path) -> None:
+def check_replaceable(target: Path) -> None:
+    """Raise if a model cannot be written to a folder because something else is there."""
     if not target.name:
         raise ConfigError(f"{target} is not the name of a folder for a model.")
     if target.is_symlink() or (target.exists() and not target.is_dir()):
@@ -278,6 +281,8 @@ def _check_sizes(clf: RobustNodeClassifier) -> None:
     names = getattr(clf, "feature_names_in_", None)
     if names is not None and len(names) not in (0, clf.n_features_in_):
         raise _Unusable(f"{len(names)} features have names, but there are {clf.n_features_in_}")
+    if not clf.scaling_.mean.shape == clf.scaling_.size.shape == (clf.n_features_in_,):
+        raise _Unusable(f"the scaling is not that of {clf.n_features_in_} features")
     expected = {"in_channels": clf.n_features_in_, "out_channels": len(clf.classes_)}
     for model in clf.ensemble_.members:
         for name, value in expected.items():

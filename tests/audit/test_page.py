@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from asgnn.audit import Audit, audit_graph
 from asgnn.audit.page import page_data, render_audit_page, write_audit_page
 from asgnn.errors import ConfigError, DataUnavailable, GraphError
+from asgnn.graphs import Gaussian, named_graph, planted_graph, random_split
+from asgnn.training import fit_many, recipe
 from tests.browser import Browser, Page, find_chromium
 
 ROOT = Path(__file__).parents[2]
@@ -70,17 +74,13 @@ def make_audit(
     similarity, agreement = rng.random(edges), rng.random(edges)
     scores = {"similarity": similarity, "agreement": agreement}
     table = frame(pairs[:edges], "suspicion", suspicion, **scores, **weights)
-    return SimpleNamespace(
+    return Audit(
         edges=table,
         graph=SimpleNamespace(edge_list=lambda: table[["source", "target"]]),
         score="combined",
         missing=frame(pairs[edges:], "plausibility", rng.random(missing), similarity=rng.random(missing)),
         notes=notes,
     )
-
-
-def changed(audit: Any, **parts: Any) -> Any:
-    return SimpleNamespace(**{**vars(audit), **parts})
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +156,35 @@ def test_columns_are_packed_once_and_exactly(audit: Any) -> None:
     assert data["edges"]["rank"] is None  # 1, 2, 3, …: not worth the room
 
 
+def test_an_audit_of_a_trained_model(browser: Browser, tmp_path: Path) -> None:
+    """Ids, classes and weights of a named graph reach the rows that they belong to."""
+    planted = planted_graph(60, 3, 6.0, features=Gaussian(8), seed=1)
+    once = planted.edge_index[:, planted.edge_index[0] < planted.edge_index[1]].numpy()
+    weight = np.random.default_rng(0).uniform(0.2, 1, once.shape[1]).round(3)
+    names = np.array([f"node {i}" for i in range(60)], object)
+    edges = pd.DataFrame({"source": names[once[0]], "target": names[once[1]], "weight": weight})
+    features = pd.DataFrame(planted.x.numpy(), index=names)
+    graph = named_graph(edges, dict(zip(names, np.array(["a", "b", "c"])[planted.y], strict=True)), features=features)
+    trial = recipe("asgnn", epochs=5, num_layers=3).trial(graph.data, random_split(graph.data, 0, train=0.3), 0)
+    fit_many([trial], graph.data)
+    audit = audit_graph(graph, trial.model, missing=20)
+    assert [name for name in audit.edges.columns if name.startswith("weight")] == ["weight_1", "weight_2", "weight_3"]
+    given = {frozenset((a, b)): w for a, b, w in edges.itertuples(index=False)}
+    ranked = audit.edges.sort_values("rank")
+    with browser.open(write_audit_page(audit, tmp_path / "a.html"), downloads=tmp_path) as page:
+        assert_shows(page, expected(ranked), len(edges))
+        assert page.text("#tab-missing") == f"Missing edges {len(audit.missing)}"
+        found = downloaded(page, "#export", tmp_path / "edges.csv")
+        weights = [given[frozenset(pair)] for pair in zip(found["source"], found["target"], strict=True)]
+        np.testing.assert_allclose(found["weight"], weights, rtol=1e-5)
+        assert_same(found.drop(columns="weight"), ranked)
+
+
 def test_rows_come_by_rank_and_ties_keep_it() -> None:
     audit = make_audit(20, 30)
     audit.edges["rank"] = audit.edges["suspicion"].rank(method="min", ascending=False).astype(int)
     shuffled = audit.edges.sample(frac=1, random_state=1)
-    packed = page_data(changed(audit, edges=shuffled))["edges"]
+    packed = page_data(replace(audit, edges=shuffled))["edges"]
     ranks = np.frombuffer(base64.b64decode(packed["rank"]), "<u4")
     assert list(ranks) == sorted(audit.edges["rank"])
 
@@ -168,7 +192,7 @@ def test_rows_come_by_rank_and_ties_keep_it() -> None:
 def test_weights_above_one_and_ids_of_other_types() -> None:
     audit = make_audit(20, 30, ids=[(i, "x") if i % 2 else i for i in range(20)])
     given = audit.edges[["source", "target"]].assign(weight=4.0 - audit.edges["suspicion"])
-    data = page_data(changed(audit, graph=SimpleNamespace(edge_list=lambda: given)))
+    data = page_data(replace(audit, graph=SimpleNamespace(edge_list=lambda: given)))
     assert data["edges"]["largest"] == 4.0
     weights = np.frombuffer(base64.b64decode(data["edges"]["given"]), "<f4")
     np.testing.assert_array_equal(weights, given["weight"].to_numpy(np.float32))
@@ -195,8 +219,8 @@ def test_shipped_modules_are_those_of_npm_with_their_licence() -> None:
 def test_failures_are_sentences(tmp_path: Path) -> None:
     audit = make_audit(5, 5, missing=0)
     (tmp_path / "file").write_text("")
-    without = changed(audit, edges=audit.edges.drop(columns="suspicion"))
-    nameless = changed(audit, edges=audit.edges.assign(source=[None, *"abcd"]))
+    without = replace(audit, edges=audit.edges.drop(columns="suspicion"))
+    nameless = replace(audit, edges=audit.edges.assign(source=[None, *"abcd"]))
     for of, name, options, error, words in [
         (audit, "a.html", {"threshold": np.nan}, ConfigError, "threshold must be a number"),
         (audit, "a.html", {"rows": 0}, ConfigError, "rows must be a whole number"),
@@ -466,6 +490,16 @@ def test_the_threshold_counts_and_removes(browser: Browser, audit: Any, file: Pa
         assert {gone for *_, gone, _ in drawn(page, "after")["links"]} <= {True, False}
         page.press("End")
         counted(1.0)
+        # a number of edges, and all that are as suspicious as the last of them
+        for number in (40, 7):
+            set_number(page, "#number", number)
+            last = suspicion.iloc[number - 1]
+            out = (suspicion >= last).sum()
+            assert f": {out} edges (" in page.text("#removed")
+            page.press("Tab")
+            assert page.run("document.getElementById('number').valueAsNumber") == out
+        set_number(page, "#number", 0)
+        assert ": 0 edges (0.0 %)." in page.text("#removed")
 
 
 def test_keys_move_through_rows_and_tabs(browser: Browser, audit: Any, file: Path) -> None:
@@ -594,21 +628,21 @@ def odd(name: str) -> Any:
     if name == "no missing edges":
         return make_audit(missing=0)
     if name == "no table of missing edges":
-        return changed(audit, missing=pd.DataFrame())
+        return replace(audit, missing=pd.DataFrame())
     if name == "one edge":
         return make_audit(2, 1, missing=0)
     if name == "no edges":
-        return changed(audit, edges=edges.iloc[:0], missing=audit.missing.iloc[:0], notes=())
+        return replace(audit, edges=edges.iloc[:0], missing=audit.missing.iloc[:0], notes=())
     if name == "no classes":
         drop = [f"{kind}_{end}" for kind in ("class", "confidence") for end in ("source", "target")]
-        return changed(audit, edges=edges.drop(columns=drop), missing=audit.missing.drop(columns=drop))
+        return replace(audit, edges=edges.drop(columns=drop), missing=audit.missing.drop(columns=drop))
     if name == "not numbers":
         holes = edges.assign(similarity=np.nan, class_source=None, confidence_target=np.nan, weight_2=np.nan)
-        return changed(audit, edges=holes)
+        return replace(audit, edges=holes)
     if name == "another score":
-        return changed(audit, edges=edges.assign(suspicion=20 * edges["suspicion"] - 5), score="svd")
+        return replace(audit, edges=edges.assign(suspicion=20 * edges["suspicion"] - 5), score="svd")
     if name == "all alike":
-        return changed(audit, edges=edges.assign(suspicion=0.5))
+        return replace(audit, edges=edges.assign(suspicion=0.5))
     if name == "many classes":
         return make_audit(classes=[f"class {k}" for k in range(40)])
     if name == "many layers":

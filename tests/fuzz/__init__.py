@@ -41,7 +41,7 @@ FAMILIES: dict[str, tuple[float, Callable[[Draw], None]]] = {
     "settings": (10, library.case_settings),
     "fit": (8, library.case_fit),
     "accuracy": (10, library.case_accuracy),
-    "purify": (5, library.case_purify),
+    "clean": (5, library.case_clean),
     "attacks": (10, library.case_attacks),
     "checkpoints": (5, library.case_checkpoints),
     "command": (8, command.case_command),

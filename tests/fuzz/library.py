@@ -23,6 +23,7 @@ import asgnn
 from asgnn import attacks
 from asgnn.attacks.checkpoint import FileCheckpoint
 from asgnn.attacks.inner import InnerTraining
+from asgnn.audit import clean
 from asgnn.graphs import (
     Perturbation,
     Split,
@@ -347,17 +348,19 @@ def case_accuracy(draw: Draw) -> None:
         must(abs(found - float((classes.numpy() == y)[numbers].mean())) < 1e-6, f"{name}: accuracy {found}")
 
 
-def case_purify(draw: Draw) -> None:
+def case_clean(draw: Draw) -> None:
     data = draw.odd_graph() if draw.chance(0.6) else draw.graph()
-    how = draw.one("jaccard", "svd", "svd", "jaccard", "asgnn", "x", None)
-    options = {name: draw.odd_number() for name in ("threshold", "rank", "weighted") if draw.chance(0.2)}
-    if how == "asgnn" and isinstance(data, Data):
+    score = draw.one("jaccard", "svd", "cosine", "gnnguard", "combined", "weights", "disagreement", "x", None)
+    how = draw.one("number", "share", "threshold", "precision")
+    options: dict[str, Any] = {how: draw.odd_number() if draw.chance(0.3) else draw.one(0, 1)}
+    if score in ("weights", "disagreement") and isinstance(data, Data):
         split = random_split(data, 0, train=0.3, val=0.3)
         options["model"] = recipe("asgnn").trial(data, split, 0).model
-    out = asgnn.purify(data, how, **options)
-    validate(out, need_labels=False)
+    out = clean(data, score, **options)
     given = set(map(tuple, data.edge_index.t().tolist()))
-    must(set(map(tuple, out.edge_index.t().tolist())) <= given, "an edge was added")
+    left = set(map(tuple, out.edge_index.t().tolist()))
+    must(left <= given, "an edge was added")
+    must(all((v, u) in left for u, v in left) or not all((v, u) in given for u, v in given), "one direction was left")
 
 
 # --- attacks --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""GCN-Jaccard, GCN-SVD and purify against dense references."""
+"""GCN-Jaccard and GCN-SVD against dense references."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv
 
-from asgnn.errors import ConfigError, GraphError
+from asgnn.errors import GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.low_rank import low_rank
 from asgnn.graphs.per_graph import once_per_graph
 from asgnn.graphs.similarity import edge_similarity
-from asgnn.models import ASGNN, GCN, GCNSVD, GCNJaccard, purify, stack
-from asgnn.training import TrainConfig, Trial, fit, fit_many
+from asgnn.models import GCN, GCNSVD, GCNJaccard, stack
+from asgnn.training import TrainConfig, Trial, fit_many
 from tests.awkward import AWKWARD
 from tests.training.problem import CLASSES, WORDS, graph, split_of
 
@@ -220,92 +218,3 @@ def test_models_can_be_copied_and_pickled_after_use(kind: type[GCN]) -> None:
     out = model(data.x, data.edge_index)
     assert torch.equal(stack([model]).eval()(data.x, data.edge_index)[0], out)
     assert torch.equal(pickle.loads(pickle.dumps(model))(data.x, data.edge_index), out)
-
-
-# --- purify --------------------------------------------------------------------------------------------------------
-
-
-def shuffled() -> Data:
-    """The graph with shuffled edges and an edge attribute."""
-    data = graph()
-    order = torch.randperm(data.num_edges, generator=torch.Generator().manual_seed(0))
-    data.edge_index = data.edge_index[:, order]
-    data.edge_attr = (data.edge_index.min(0).values * 100 + data.edge_index.max(0).values).to(F64)
-    return data
-
-
-def trained() -> ASGNN:
-    model = ASGNN(WORDS, 8, CLASSES, num_layers=3).to(F64)
-    model.reset_parameters(torch.Generator().manual_seed(0))
-    fit(model, graph(), TrainConfig(10), split=split_of(0))
-    return model
-
-
-@pytest.mark.parametrize("how", ["jaccard", "svd", "asgnn"])
-def test_purified_graph(how: str) -> None:
-    data = shuffled()
-    settings = {"model": trained()} if how == "asgnn" else {"rank": 5}
-    before = data.clone()
-    everything = purify(data, how, threshold=0.0, weighted=True, **settings)
-    assert torch.equal(everything.edge_index, data.edge_index)
-    score = everything.edge_weight
-    assert score.dtype == data.x.dtype
-    middle = float(score.mean())
-    out = purify(data, how, threshold=middle, weighted=False, **settings)
-    keep = score >= middle
-    assert 0 < out.num_edges < data.num_edges
-    assert torch.equal(out.edge_index, data.edge_index[:, keep])
-    assert torch.equal(out.edge_attr, data.edge_attr[keep])
-    assert "edge_weight" not in out
-    assert torch.equal(out.x, data.x)
-    assert torch.equal(out.y, data.y)
-    assert out.is_undirected()
-    assert all(torch.equal(data[key], before[key]) for key in before.keys())  # noqa: SIM118, a Data is no dict
-    default = purify(data, how, **settings)
-    assert ("edge_weight" in default) == (how == "svd")
-    GCN(WORDS, 4, CLASSES).to(F64)(default.x, default.edge_index, default.get("edge_weight"))  # the weights are valid
-    assert GCNConv(WORDS, CLASSES).to(F64)(out.x, out.edge_index).shape == (data.num_nodes, CLASSES)
-
-
-def test_scores_equal_dense_references() -> None:
-    data = shuffled()
-    row, col = data.edge_index
-    x = data.x
-    both, either = (x[row] * x[col]).sum(1), ((x[row] + x[col]) > 0).sum(1)
-    jaccard = purify(data, "jaccard", threshold=0, weighted=True).edge_weight
-    torch.testing.assert_close(jaccard, torch.where(either > 0, both / either, 0.0))
-    values, vectors = torch.linalg.eigh(dense_adjacency(Adjacency.of(data.edge_index, len(x))))
-    kept = values.abs().argsort(descending=True)[:5]
-    dense = (vectors[:, kept] * values[kept]) @ vectors[:, kept].t()
-    svd = purify(data, "svd", threshold=0, rank=5).edge_weight
-    torch.testing.assert_close(svd, dense[row, col].clamp(0, 1), **CLOSE)
-    model = trained()
-    seen = model.structure(x, data.edge_index)
-    dense[seen.edge_index[0], seen.edge_index[1]] = seen.weights[-1]
-    learned = purify(data, "asgnn", threshold=0, weighted=True, model=model).edge_weight
-    torch.testing.assert_close(learned, dense[row, col], **CLOSE)
-
-
-def test_edge_weights_are_kept_unless_weighted() -> None:
-    data = shuffled()
-    data.edge_weight = data.edge_attr / data.edge_attr.max()
-    out = purify(data, "jaccard", threshold=0.1)
-    assert 0 < out.num_edges < data.num_edges
-    torch.testing.assert_close(out.edge_weight * data.edge_attr.max(), out.edge_attr)
-
-
-BAD = {
-    "method": ("how must be one of jaccard, svd, asgnn", lambda: purify(graph(), "pca")),  # type: ignore[arg-type]
-    "no model": ("needs a trained model", lambda: purify(graph(), "asgnn")),
-    "unexpected model": ("no other method takes one", lambda: purify(graph(), "svd", model=trained())),
-    "threshold": (r"threshold must be a number in \[0, 1\]; it is 2", lambda: purify(graph(), "svd", threshold=2)),
-    "rank": ("rank must be a whole number from 1 to .*; it is 0", lambda: purify(graph(), "svd", rank=0)),
-    "a stack": ("needs a single ASGNN", lambda: purify(graph(), "asgnn", model=stack([trained()]))),  # type: ignore[arg-type]
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_invalid_settings_of_purify_raise(case: str) -> None:
-    message, call = BAD[case]
-    with pytest.raises(ConfigError, match=message):
-        call()

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -37,6 +37,8 @@ Device = Annotated[
     str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto uses a GPU if there is one.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output.")]
+
+Sets = Annotated[list[str] | None, typer.Option("--set", help="A setting as name=value, such as lr=0.01; repeatable.")]
 
 
 def find_device(name: str, has_gpu: bool | None = None, place: str = "that torch can see") -> str:
@@ -112,16 +114,16 @@ def run() -> None:
         code = app(standalone_mode=False)
         sys.stdout.flush()  # here, so that a full disk is reported
     except (KeyboardInterrupt, typer.Abort):
-        _fail(STOPPED, INTERRUPTED)
+        fail(STOPPED, INTERRUPTED)
     except AsgnnError as known:
-        _fail(str(known), next((code for kind, code in EXIT_CODES.items() if isinstance(known, kind)), 1))
+        fail(str(known), next((code for kind, code in EXIT_CODES.items() if isinstance(known, kind)), 1))
     except BrokenPipeError:  # the reader closed the pipe, which is no error
         _discard_output()
         sys.exit(0)
     except OSError as system:
         where = f" ({system.filename})" if system.filename else ""
         _discard_output()
-        _fail(f"The operating system reported an error: {system.strerror or system}{where}.", 1)
+        fail(f"The operating system reported an error: {system.strerror or system}{where}.", 1)
     except Exception as surprise:
         if isinstance(surprise, UsageProblem):  # an unknown or unreadable option
             surprise.show()  # type: ignore[attr-defined]
@@ -130,13 +132,13 @@ def run() -> None:
             raise
         # torch has no exception class for it on a CPU
         if isinstance(surprise, MemoryError) or "memory" in str(surprise).lower():
-            _fail("There is not enough memory for this graph with these settings.", 1)
-        _fail(
+            fail("There is not enough memory for this graph with these settings.", 1)
+        fail(
             f"This is a defect of asgnn ({type(surprise).__name__}: {surprise}); set ASGNN_DEBUG=1 for the traceback.",
             1,
         )
     if code == INTERRUPTED:  # some releases of typer catch Ctrl-C and return this code
-        _fail(STOPPED, INTERRUPTED)
+        fail(STOPPED, INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -156,6 +158,7 @@ def _spell_out(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("asgnn", _spell_out)
 
 
-def _fail(sentence: str, code: int) -> None:
+def fail(sentence: str, code: int) -> NoReturn:
+    """Print a sentence on standard error and leave the program."""
     print(f"asgnn: {sentence}", file=sys.stderr)
     sys.exit(code)

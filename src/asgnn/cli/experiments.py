@@ -18,6 +18,7 @@ from rich.text import Text
 from asgnn.cli.app import (
     AsJson,
     Device,
+    Sets,
     app,
     bar,
     find_device,
@@ -69,7 +70,6 @@ PAUSE = 10.0  # seconds between two lines of an attack's progress
 SHOWN = 6  # settings in the table of train --tune
 Dataset = Annotated[str, typer.Option(help="A name that `asgnn datasets` lists.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard the results of an earlier run.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="A setting as name=value, such as lr=0.01; repeatable.")]
 StoreFile = Annotated[Path, typer.Argument(metavar="STORE", help="A store of results.")]
 
 

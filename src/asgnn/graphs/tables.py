@@ -49,6 +49,7 @@ class Table:
         id: The name of the column with the ids, if it was given.
         ignore: Columns that are not used.
         features: The names of the features to make, such as "age" and "color=red"; ``None`` makes all.
+        notes: What was understood when it was read.
     """
 
     frame: Any
@@ -59,6 +60,7 @@ class Table:
     id: Any = None
     ignore: tuple[Any, ...] = ()
     features: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     def categories(self, column: Any) -> list[str]:
         """Returns the texts of a column that become features, if the features are given."""

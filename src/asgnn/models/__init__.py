@@ -13,7 +13,6 @@ from asgnn.models.gcn_svd import GCNSVD
 from asgnn.models.gnnguard import GNNGuard
 from asgnn.models.mlp import MLP
 from asgnn.models.prognn import ProGNN
-from asgnn.models.purify import purify
 from asgnn.models.rung import RUNG
 from asgnn.models.sgc import SGC
 from asgnn.models.softmedian import SoftMedianGCN
@@ -38,7 +37,6 @@ __all__ = [
     "ProGNN",
     "SoftMedianGCN",
     "Witness",
-    "purify",
     "stack",
     "unstack",
 ]

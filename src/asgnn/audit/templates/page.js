@@ -78,6 +78,7 @@
   const whole = new Intl.NumberFormat("en");
   const fixed = (value, digits = 3) => Number.isFinite(value) ? value.toFixed(digits).replace("-", "−") : "–";
   const percent = (part, all) => all ? `${(100 * part / all).toFixed(part && part < all / 100 ? 2 : 1)} %` : "0 %";
+  const short3 = (value) => fixed(value, Math.abs(value) < .0995 && value ? 3 : 2);
   const plural = (count, one, many = `${one}s`) => `${whole.format(count)} ${count === 1 ? one : many}`;
   const short = (text, length) => text.length > length ? `${text.slice(0, length - 1)}…` : text;
   const className = (node) => !classOf || classOf[node] === NO_CLASS ? "–" : classes[classOf[node]];
@@ -339,7 +340,7 @@
       class: bin / BINS >= cut - 1e-6 ? "bar out" : "bar", x: x(bin / BINS) + .5, width: Math.max(1, (width - left - right) / BINS - 1), y: y(count), height: height - bottom - y(count),
     }) : null);
     const at = x(cut), end = cut > .65;
-    const line = [s("line", { class: "line", x1: at, x2: at, y1: 0, y2: height - bottom }), s("text", { x: at + (end ? -5 : 5), y: 10, "text-anchor": end ? "end" : "start" }, `removed from ${fixed(state.threshold, 2)} →`)];
+    const line = [s("line", { class: "line", x1: at, x2: at, y1: 0, y2: height - bottom }), s("text", { x: at + (end ? -5 : 5), y: 10, "text-anchor": end ? "end" : "start" }, `removed from ${short3(state.threshold)} →`)];
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.replaceChildren(...grid.flat(), ...bars.filter(Boolean), ...line);
     const slider = byId("threshold");  // its thumb, 16 px wide, moves under the axis
@@ -353,7 +354,9 @@
     let count = 0, sum = 0;
     for (let edge = 0; edge < edges.count; edge++) if (isRemoved(edge)) { count++; sum += edges.main[edge]; }
     const expected = count && data.probability ? `; about ${whole.format(Math.round(sum))} of them (${percent(sum, count)}) are expected to be false` : "";
-    byId("removed").textContent = `Suspicion of at least ${fixed(state.threshold, 2)}: ${plural(count, "edge")} (${percent(count, edges.count)})${expected}.`;
+    byId("removed").textContent = `Suspicion of at least ${short3(state.threshold)}: ${plural(count, "edge")} (${percent(count, edges.count)})${expected}.`;
+    if (document.activeElement !== byId("number")) byId("number").value = count;
+    byId("threshold").setAttribute("aria-valuetext", byId("removed").textContent);
     byId("histogram").setAttribute("aria-label", `Histogram of the suspicion of ${plural(edges.count, "edge")}, on a logarithmic scale; ${whole.format(count)} at or above the threshold.`);
     byId("export-removed").disabled = !count;
     byId("export-kept").disabled = count === edges.count;
@@ -521,7 +524,7 @@
   function drawLayer() {
     const slider = byId("layer"), last = layers + 1, { layer } = state;
     const cleaned = layer === last;
-    const name = cleaned ? `Cleaned: suspicion below ${fixed(state.threshold, 2)} kept` : layer ? `Weights after layer ${layer} of ${layers}` : "As given";
+    const name = cleaned ? `Cleaned: suspicion below ${short3(state.threshold)} kept` : layer ? `Weights after layer ${layer} of ${layers}` : "As given";
     Object.assign(slider, { max: last, value: layer });
     slider.setAttribute("aria-valuetext", name);
     byId("after-title").textContent = name;
@@ -622,6 +625,16 @@
     state.threshold = byId("threshold").valueAsNumber;
     soonThreshold();
   });
+  // The most suspicious edges, so many: the threshold is the suspicion of the last of them. Equal ones go together.
+  byId("number").addEventListener("input", () => {
+    const number = Math.min(edges.count, Math.max(0, Math.round(byId("number").valueAsNumber) || 0));
+    const order = ordered(edges, { column: "suspicion", sign: -1 });
+    state.threshold = number ? edges.main[order[number - 1]] : edges.high + 1e-6;
+    byId("threshold").value = state.threshold;
+    soonThreshold();
+  });
+  byId("number").addEventListener("change", drawThreshold);
+  byId("number").addEventListener("blur", drawThreshold);
   let moving = false;
   function soonThreshold() {
     if (!moving) { moving = true; requestAnimationFrame(() => { moving = false; drawThreshold(); drawLayer(); }); }

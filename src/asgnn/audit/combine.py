@@ -1,0 +1,119 @@
+"""The combined score: learned by telling the given edges from random pairs of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asgnn.audit.evidence import Array, Evidence
+
+# Given edges and random pairs that are learned from; more are sampled down.
+MOST_EDGES = 200_000
+# Random pairs per given edge.
+PAIRS = 3
+# The share of false edges is read off where at least this share of the random pairs lies.
+LEAST_PAIRS = 0.1
+# Fewer edges teach nothing.
+LEAST_EDGES = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    r"""Estimates the probability that an edge is false from the evidence about its two nodes.
+
+    False edges are assumed to look like random pairs of nodes. If a share π of the given edges is false, an edge with
+    evidence x is false with probability
+
+    .. math:: P(\mathrm{false} \mid x) = \pi \, \frac{f_\mathrm{random}(x)}{f_\mathrm{given}(x)}
+
+    A classifier that tells given edges from random pairs estimates the ratio of the densities; no edge is labelled. It
+    is a boosted ensemble of small trees, monotone in every input: more evidence for an edge never makes it more
+    suspicious. An input that says nothing about edges gets no split.
+
+    Attributes:
+        names: of the inputs.
+        classifier: given edge (1) against random pair (0), both of equal total weight.
+        false_share: π, the lowest share of given edges among the pairs up to any value of the ratio.
+    """
+
+    names: tuple[str, ...]
+    classifier: Any
+    false_share: float
+
+    def log_ratio(self, columns: Mapping[str, Array]) -> Array:
+        r"""Return :math:`\log f_\mathrm{given} / f_\mathrm{random}` of pairs with these inputs."""
+        found: Array = self.classifier.decision_function(np.stack([columns[name] for name in self.names], axis=1))
+        return found
+
+    def suspicion(self, columns: Mapping[str, Array]) -> Array:
+        """Return the estimated probability that pairs with these inputs are false, if they are given edges."""
+        found: Array = np.minimum(self.false_share * np.exp(-self.log_ratio(columns)), 1.0)
+        return found
+
+    def plausibility(self, evidence: Evidence, pairs: NDArray[np.int64]) -> Array:
+        r"""Return the estimated probability that pairs (2, P), which are not joined, would be joined.
+
+        Among random pairs whose ends are drawn by degree, i and j are expected to share :math:`d_i d_j / 2E` edges;
+        the evidence multiplies this.
+        """
+        degree = np.maximum(evidence.degree, 1)
+        expected = degree[pairs[0]] * degree[pairs[1]] / max(2 * evidence.edges.shape[1], 1)
+        odds = expected * np.exp(self.log_ratio(evidence.columns(pairs, joined=False)))
+        found: Array = odds / (1 + odds)
+        return found
+
+
+def learn(evidence: Evidence, columns: Mapping[str, Array], *, seed: int = 0) -> Judge:
+    """Return a judge that learned from all given edges, whose inputs are ``columns``, and from random pairs.
+
+    The ends of the random pairs are drawn like the ends of edges, so that degrees alone do not tell the two apart.
+    Time O(E log E) with at most 200,000 edges and three times as many pairs.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    rng = np.random.default_rng(seed)
+    names = tuple(columns)
+    given = np.stack([columns[name] for name in names], axis=1)
+    if given.shape[0] > MOST_EDGES:
+        given = given[rng.choice(given.shape[0], MOST_EDGES, replace=False)]
+    random = random_pairs(evidence, PAIRS * given.shape[0], rng)
+    apart = evidence.columns(random, joined=False)
+    absent = np.stack([apart[name] for name in names], axis=1)
+    target = np.repeat([1, 0], [given.shape[0], absent.shape[0]])
+    classifier = HistGradientBoostingClassifier(
+        max_iter=100,
+        learning_rate=0.1,
+        max_depth=3,
+        min_samples_leaf=20,
+        monotonic_cst=[1] * len(names),
+        class_weight="balanced",
+        early_stopping=False,
+        random_state=seed,
+    ).fit(np.concatenate([given, absent]), target)
+    share = lowest_share(classifier.decision_function(given), classifier.decision_function(absent))
+    return Judge(names, classifier, share)
+
+
+def random_pairs(evidence: Evidence, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return about ``count`` pairs (2, P) of different nodes that are not joined; ends drawn by degree."""
+    ends, n = evidence.edges.reshape(-1), evidence.features.num_nodes
+    pairs = ends[rng.integers(ends.size, size=(2, count))]
+    keys = np.minimum(*pairs) * n + np.maximum(*pairs)
+    keep = (pairs[0] != pairs[1]) & ~np.isin(keys, evidence.edges[0] * n + evidence.edges[1])
+    found: NDArray[np.int64] = pairs[:, keep]
+    return found
+
+
+def lowest_share(given: Array, random: Array) -> float:
+    """Return the least ratio of the shares of given and of random pairs that have at most some score.
+
+    Where no true edge lies, the density of the given edges is π times that of the random pairs.
+    """
+    levels = np.quantile(random, np.linspace(LEAST_PAIRS, 1, 91))
+    below_given = np.searchsorted(np.sort(given), levels, side="right") / max(given.size, 1)
+    below_random = np.searchsorted(np.sort(random), levels, side="right") / max(random.size, 1)
+    return float(np.clip((below_given / below_random).min(initial=1.0), 0.0, 1.0))

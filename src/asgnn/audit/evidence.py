@@ -1,0 +1,205 @@
+"""What is known about a pair of nodes, joined or not, without using the edge between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
+from asgnn.graphs.neighbors import uninformative
+from asgnn.graphs.similarity import kind_of, pair_similarity, standardised
+
+Array = NDArray[Any]
+
+# Neighbours, or words of neighbours, that a block of pairs may touch: bounds the temporary memory to some 100 MB.
+BLOCK = 2**22
+# Added to probabilities before their logarithm is taken.
+LEAST = 1e-3
+
+
+def single_edges(data: Data) -> NDArray[np.int64]:
+    """Return every undirected edge once, (2, E) with u < v, sorted."""
+    row, col = data.edge_index.cpu().numpy()
+    upper = row < col
+    row, col = row[upper], col[upper]
+    order = np.lexsort((col, row))
+    edges: NDArray[np.int64] = np.stack([row[order], col[order]])
+    return edges
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The inputs of the combined score: numbers that exist for every pair of nodes and grow with its plausibility.
+
+    Args:
+        features: of the nodes, on the CPU.
+        edges: (2, E) every undirected edge once.
+        probabilities: (N, C) of the audited model, calibrated; or ``None``.
+        witness: (N, C) of models that never saw the edges; or ``None``.
+    """
+
+    features: Features
+    edges: NDArray[np.int64]
+    probabilities: Array | None = None
+    witness: Array | None = None
+
+    @cached_property
+    def adjacency(self) -> sp.csr_array:
+        """(N, N) zeros and ones, without self-loops."""
+        row, col = np.concatenate([self.edges, self.edges[::-1]], axis=1)
+        n = self.features.num_nodes
+        return sp.csr_array((np.ones(row.size), (row, col)), shape=(n, n))
+
+    @cached_property
+    def degree(self) -> Array:
+        return np.bincount(self.edges.reshape(-1), minlength=self.features.num_nodes)
+
+    @cached_property
+    def informative(self) -> bool:
+        """Whether feature similarity can judge any pair of nodes."""
+        return uninformative(self.features) is None
+
+    @cached_property
+    def unit(self) -> sp.csr_array | Array:
+        """The features as rows of norm 1, or 0 where a node has none: sparse, or standardised and dense."""
+        if kind_of(self.features) == "dense":
+            x = standardised(self.features).numpy()
+            size = np.linalg.norm(x, axis=1, keepdims=True)
+            return x / np.where(size > 0, size, 1)
+        matrix = sp.csr_array(self.features.to_scipy().astype(np.float64))
+        size = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).reshape(-1))
+        return sp.csr_array(sp.diags_array(1 / np.where(size > 0, size, 1)) @ matrix)
+
+    @cached_property
+    def opinion(self) -> Array | None:
+        """(N, C) what neighbours are asked for their class by: the witness if there is one, else the model."""
+        return self.probabilities if self.witness is None else self.witness
+
+    @cached_property
+    def around(self) -> Array:
+        """(N, C) the sum of the opinions of the neighbours."""
+        found: Array = self.adjacency @ self.opinion
+        return found
+
+    def columns(self, pairs: NDArray[np.int64], *, joined: bool) -> dict[str, Array]:
+        """Return the inputs of the pairs (2, P) by name, (P,) each.
+
+        Args:
+            pairs: of different nodes.
+            joined: whether the pairs are edges; their own edge is then left out of the neighbourhoods.
+
+        Time O(P · (degree · words + C)), memory O(P) plus a bounded block.
+        """
+        row, col = pairs
+        found: dict[str, Array] = {}
+        if self.informative:
+            found["similarity"] = self.similarity(pairs)
+            found["neighbor_similarity"] = self._neighbor_similarity(pairs, joined)
+        for name, p in (("agreement", self.probabilities), ("witness", self.witness)):
+            if p is not None:
+                found[name] = np.log(dots(p, p, row, col) + LEAST)
+        if self.opinion is not None:
+            found["neighbor_agreement"] = self._neighbor_agreement(pairs, joined)
+        return found | self._common(pairs)
+
+    def similarity(self, pairs: NDArray[np.int64]) -> Array:
+        """Return the feature similarity; unknown ones get the median of the known."""
+        found: Array = pair_similarity(self.features, *torch.from_numpy(pairs)).numpy()
+        unknown = np.isnan(found)
+        if unknown.all():
+            return np.zeros_like(found)
+        return np.where(unknown, np.median(found[~unknown]), found)
+
+    def _neighbor_agreement(self, pairs: NDArray[np.int64], joined: bool) -> Array:
+        """The agreement of each node with the other one and its other neighbours; the lower of both directions."""
+        p = self.opinion
+        assert p is not None
+        classes = p.shape[1]
+        least = np.full(pairs.shape[1], np.inf)
+        for at in _even(pairs.shape[1], classes):
+            for one, other in (pairs[:, at], pairs[::-1, at]):
+                total = self.around[one] + p[one] + 0.5 / classes
+                total -= p[other] if joined else 0
+                seen = (total * p[other]).sum(axis=1) / total.sum(axis=1)
+                least[at] = np.minimum(least[at], seen)
+        return np.log(least + LEAST)
+
+    def _common(self, pairs: NDArray[np.int64]) -> dict[str, Array]:
+        """The number of common neighbours, and the same with each neighbour divided by its degree."""
+        adjacency, count, share = self.adjacency, np.empty(pairs.shape[1]), np.empty(pairs.shape[1])
+        weight = 1 / np.maximum(self.degree, 1)
+        for at in _blocks(self.degree[pairs].sum(axis=0)):
+            row, col = pairs[:, at]
+            shared = sp.csr_array(adjacency[row].multiply(adjacency[col]))
+            count[at] = shared.sum(axis=1)
+            share[at] = shared @ weight
+        return {"common": np.log1p(count), "allocation": np.log(share + 0.01)}
+
+    def _neighbor_similarity(self, pairs: NDArray[np.int64], joined: bool) -> Array:
+        """The mean cosine of each node with the other neighbours of the other one, summed over both directions."""
+        total = np.zeros(pairs.shape[1])
+        for row, col in (pairs, pairs[::-1]):
+            order = np.argsort(row, kind="stable")  # the sums of a node's neighbours are computed once per block
+            nodes, start = np.unique(row[order], return_index=True)
+            bounds = np.append(start, row.size)
+            for some in _blocks(self.degree[nodes] * self._width + np.diff(bounds) * self._width):
+                at = order[bounds[some.start] : bounds[some.stop]]
+                sums = self.adjacency[nodes[some]] @ self.unit
+                local = np.repeat(np.arange(some.stop - some.start), np.diff(bounds[some.start : some.stop + 1]))
+                near = dots(sums, self.unit, local, col[at])
+                if joined:
+                    near = near - dots(self.unit, self.unit, col[at], col[at])
+                total[at] += near / np.maximum(self.degree[row[at]] - joined, 1)
+        return total
+
+    @cached_property
+    def _width(self) -> int:
+        """The number of stored features of a node, on average, at least 1."""
+        stored = self.unit.size if isinstance(self.unit, np.ndarray) else self.unit.nnz
+        return 1 + stored // max(1, self.features.num_nodes)
+
+
+def evidence_of(data: Data, probabilities: Array | None = None, witness: Array | None = None) -> Evidence:
+    """Return the evidence of a checked graph."""
+    return Evidence(Features.of(data.x.detach().cpu()), single_edges(data), probabilities, witness)
+
+
+def dots(left: Any, right: Any, row: Array, col: Array) -> Array:
+    """Return the dot products of rows ``row`` of one matrix and ``col`` of another, dense or sparse, in blocks."""
+    found = np.empty(row.size)
+    for at in _even(row.size, left.shape[1] if isinstance(left, np.ndarray) else 64):
+        if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+            found[at] = np.einsum("pc,pc->p", left[row[at]], right[col[at]])
+        else:
+            found[at] = sp.csr_array(left)[row[at]].multiply(sp.csr_array(right)[col[at]]).sum(axis=1)
+    return found
+
+
+def adjacency_of(data: Data) -> Adjacency:
+    """Return the adjacency of a checked graph with its weights."""
+    weight = data.get("edge_weight")
+    return Adjacency.of(data.edge_index, int(data.num_nodes or 0), None if weight is None else weight.detach())
+
+
+def _even(size: int, width: int) -> Iterator[slice]:
+    step = max(1, BLOCK // max(1, width))
+    return (slice(at, min(at + step, size)) for at in range(0, size, step))
+
+
+def _blocks(cost: Array) -> Iterator[slice]:
+    """Slices of about :data:`BLOCK` total cost; at least one element each."""
+    if not cost.size:
+        return
+    block = np.cumsum(cost.astype(np.int64)) // BLOCK
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(block)) + 1, [cost.size]])
+    for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        yield slice(begin, end)
