@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import pickle
 import tempfile
 import warnings
@@ -16,6 +17,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from scripts.calibration import table
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
@@ -480,6 +482,14 @@ def test_calibration_error_by_hand() -> None:
     assert calibration_error(p, y, bins=1) == pytest.approx(0.0, abs=1e-7)
     with pytest.raises(GraphError, match="no nodes"):
         calibration_error(p[:0], y[:0])
+
+
+def test_the_page_shows_the_record_and_the_goals_are_met() -> None:
+    record = json.loads((ROOT / "docs" / "records" / "calibration.json").read_text())
+    assert table(record["graphs"]) in (ROOT / "docs" / "estimator.md").read_text()
+    for key, row in record["graphs"].items():
+        goal = record["goal"]["clean" if key.endswith(" 0%") else "attacked"]
+        assert max(row["after"].values()) < goal, key
 
 
 # --- suspicious edges -----------------------------------------------------------------------------------------------
