@@ -373,7 +373,10 @@ def test_columns_of_any_size_may_be_mixed() -> None:
     mixed = Data(x=DATA.x * SIZES + SHIFTS, edge_index=DATA.edge_index)
     clf = quick("gcn").fit(mixed, labels())
     assert clf.scaling_.columns.tolist() == [1, 2, 3, 5, 8]
-    assert any("5 features were scaled" in note and "'x2'" in note for note in clf.notes_)
+    assert (
+        "5 features ('x1', 'x2', 'x3', 'x5', 'x8') were scaled, because of very large or very small values."
+        in clf.notes_
+    )
     assert accuracy_score(NAMES[~KNOWN], clf.predict()[~KNOWN]) > 0.85
     x = DATA.x.double()
     x[:, [1, 2, 3, 5, 8]] = ((x - x.mean(0)) / x.std(0, correction=0))[:, [1, 2, 3, 5, 8]]
