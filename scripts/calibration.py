@@ -54,6 +54,7 @@ def main() -> None:
         print(
             f"{key:20} {errors}  test {row['test']:.3f}  τ {row['temperature']:.2f}  {row['seconds']:.0f} s", flush=True
         )
+    print(table(rows))
 
 
 def measure(name: str, rate: float, device: str) -> dict[str, Any]:
@@ -84,6 +85,15 @@ def measure(name: str, rate: float, device: str) -> dict[str, Any]:
         "settings": clf.settings_,
         "seconds": round(seconds, 1),
     }
+
+
+def table(rows: dict[str, Any]) -> str:
+    """The record as a Markdown table: errors over bins of equal width, and of equal size in brackets."""
+    lines = ["| graph | test accuracy | error before | error after |", "|---|---|---|---|"]
+    for key, row in rows.items():
+        errors = [f"{row[when]['width']:.3f} ({row[when]['mass']:.3f})" for when in ("before", "after")]
+        lines.append(f"| {key} | {100 * row['test']:.1f} % | {errors[0]} | {errors[1]} |")
+    return "\n".join(lines)
 
 
 def _errors(p: torch.Tensor, y: torch.Tensor) -> dict[str, float]:

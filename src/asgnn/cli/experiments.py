@@ -36,6 +36,7 @@ from asgnn.experiments.engine import Engine
 from asgnn.experiments.executors import Batch, Executor, cluster, local, on_ray, processes
 from asgnn.experiments.measure import find_split, load_graph
 from asgnn.experiments.migrate import migrate
+from asgnn.experiments.own_graph import add_graph
 from asgnn.experiments.questions import TOPICS, plan
 from asgnn.experiments.records import RECORDS, read_record
 from asgnn.experiments.report import FORMATS, write_report
@@ -58,7 +59,7 @@ from asgnn.experiments.values import (
     parse_case,
     parse_settings,
 )
-from asgnn.graphs import DATASETS, available, count_published, describe, find_dataset, load_dataset
+from asgnn.graphs import DATASETS, available, count_published, describe, find_dataset, load_dataset, read_graph
 from asgnn.training import RECIPES, Tuned, recipe, tune
 from asgnn.training.tune import BASELINES, PATIENCE, words
 
@@ -99,7 +100,11 @@ def datasets(as_json: AsJson = False) -> None:
 
 @app.command()
 def train(
-    dataset: Dataset,
+    dataset: Annotated[str, typer.Option(help="A name that `asgnn datasets` lists, or a file of edges.")],
+    features: Annotated[
+        Path | None, typer.Option(help="For a file of edges: the nodes, with ids and features.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="For a file of edges: the column with the classes.")] = None,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(RECIPES)}; or package.module:Class.")] = "asgnn",
     settings: Sets = None,
     poisoned: Annotated[
@@ -130,7 +135,9 @@ def train(
     given = parse_settings(model, recipe(model).settings, settings or [])
     if budget is not None and not tuned:
         raise ConfigError("--budget is for --tune; use both or neither.")
-    case = parse_case(dataset, poisoned, rate, split)
+    name = _own_dataset(dataset, features, label)
+    case = parse_case(name or dataset, poisoned, rate, split)
+    shown = dataset if name else case.dataset
     if (usual := DATASETS[case.dataset].metric) != "accuracy":
         given = as_settings({"metric": usual, **dict(given)})
     against = made_against(case.dataset, case.attacks[0]) if case.attacks else None
@@ -144,7 +151,7 @@ def train(
                 note(f"with --tune all trials have one split, {case.split}")
             search = _tune(case, model, dict(given), budget, store_path, find_device(device))
             given = as_settings(search.settings)
-        with bar(f"{model} on {case.dataset}") as progress:
+        with bar(f"{model} on {shown}") as progress:
             found = run_trials(case, model, given, trials, store=kept, device=find_device(device), progress=progress)
     note_diverged(found["diverged"], trials)
     if search is not None:
@@ -152,8 +159,8 @@ def train(
         if not as_json:
             _print_tuned(search)
     if as_json:
-        return print_json(found)
-    graph = case.dataset if poisoned is None else f"{case.dataset}, {poisoned}"
+        return print_json(found | ({"file": dataset} if name else {}))
+    graph = shown if poisoned is None else f"{shown}, {poisoned}"
     graph += f" at {rate:g}" if rate else ""
     caption = f"{case.split} split, {found['seconds']:.1f} s on {found['device']}"
     rows = []
@@ -167,9 +174,29 @@ def train(
     headings = ("figure, %" if by_auc else "accuracy, %", f"mean of {trials}", "± std")
     print_table(f"{model} on {graph}", headings, rows, caption=caption)
     # says how many nodes are labelled if labels are missing
-    out.print(f"{case.dataset}: {describe(load_dataset(case.dataset))}")
+    out.print(f"{shown}: {describe(load_dataset(case.dataset))}", soft_wrap=True)
     if "edge_auc_mean" in found:
         out.print(f"The learned edge weights separate {_auc(found)}")
+
+
+def _own_dataset(dataset: str, features: Path | None, label: str | None) -> str | None:
+    """The name of the dataset of a file of edges, which is read; ``None`` if ``dataset`` is a name."""
+    path = Path(dataset)
+    try:
+        find_dataset(dataset)
+        is_file = False
+    except ConfigError:
+        is_file = bool(path.suffix) or path.exists()
+    if not is_file:
+        if features is not None or label is not None:
+            raise ConfigError(f"--features and --label belong to a file of edges, and {dataset} is none.")
+        return None
+    graph = read_graph(path, features, label=label)
+    if len(graph.classes) == 0:
+        raise ConfigError("Say which column has the classes: add --label COLUMN.")
+    for sentence in graph.notes:
+        note(sentence.rstrip("."))
+    return add_graph(graph)
 
 
 def _tune(
