@@ -31,8 +31,9 @@ from asgnn.experiments.measure import find_split
 from asgnn.experiments.values import SplitName
 from asgnn.graphs import DATASETS, Split, labels_of, load_dataset, load_poisoned, published_split
 from asgnn.training import candidates, fit_many, recipe
+from asgnn.training.calibrate import temperature_of
 from asgnn.training.space import PORTFOLIO_SIZE
-from asgnn.training.tune import PATIENCE, calibrated_loss
+from asgnn.training.tune import PATIENCE, TEMPERATURES
 
 ATTACKED = 0.25
 PUBLISHED = ("cora", "citeseer", "cora_ml")
@@ -69,7 +70,9 @@ def scores(name: str, settings: list[dict[str, Any]], seeds: int, epochs: int, d
     y = labels_of(data)[split.val]
     score = [-1.0 if fit.diverged else fit.val_score for fit in fits]
     # JSON has no infinity
-    loss = [99.0 if fit.diverged else calibrated_loss(fit.logits[0][split.val], y) for fit in fits]
+    loss = [
+        99.0 if fit.diverged else temperature_of(fit.logits[0][None, split.val], y, TEMPERATURES)[1] for fit in fits
+    ]
     means = [torch.tensor(values).view(len(settings), seeds).mean(1).tolist() for values in (score, loss)]
     return {"score": [round(v, 5) for v in means[0]], "loss": [round(v, 5) for v in means[1]]}
 

@@ -323,7 +323,7 @@ def test_lack_of_memory_is_no_defect(cause: Exception, asgnn: Run, monkeypatch: 
     def fails(*_: object, **__: object) -> None:
         raise cause
 
-    monkeypatch.setattr("asgnn.cli.run_trials", fails)
+    monkeypatch.setattr("asgnn.cli.experiments.run_trials", fails)
     done = asgnn("train", "--dataset", "cora")
     assert (done.returncode, done.stderr) == (
         1,
@@ -335,7 +335,7 @@ def test_table_for_a_person(asgnn: Run, monkeypatch: pytest.MonkeyPatch) -> None
     data = load_dataset("cora")
     data.y[:100] = -1
     monkeypatch.setattr("asgnn.experiments.measure.load_dataset", lambda *_: data)
-    monkeypatch.setattr("asgnn.cli.load_dataset", lambda *_: data)
+    monkeypatch.setattr("asgnn.cli.experiments.load_dataset", lambda *_: data)
     done = asgnn("train", "--dataset", "cora", "--model", "mlp", "--split", "random", "--trials", "1")
     assert done.returncode == 0, done.stderr
     assert "mlp on cora" in done.stdout

@@ -1,9 +1,12 @@
 """Graph neural networks with adaptive structure, and the attacks and defences to judge them by."""
 
+from typing import TYPE_CHECKING, Any
+
 from asgnn.asmp import ASMPParams, Scheme, asmp
-from asgnn.errors import AsgnnError, DivergedWarning, FeaturesWarning
+from asgnn.errors import AsgnnError, DivergedWarning, FeaturesWarning, StructureWarning
 from asgnn.graphs import (
     FeaturePrior,
+    NamedGraph,
     Perturbation,
     Split,
     diff,
@@ -13,8 +16,10 @@ from asgnn.graphs import (
     load_dataset,
     load_own,
     load_poisoned,
+    named_graph,
     published_split,
     random_split,
+    read_graph,
     validate,
 )
 from asgnn.models import (
@@ -40,6 +45,12 @@ from asgnn.models import (
 from asgnn.training import Fit, TrainConfig, Trial, Tuned, accuracy, fit, fit_many, predict, recipe, roc_auc, tune
 from asgnn.version import __version__
 
+if TYPE_CHECKING:
+    from asgnn.estimator import NodeSamples, RobustNodeClassifier
+
+# They need scikit-learn, which takes a second to import.
+LAZY = {"NodeSamples": "asgnn.estimator", "RobustNodeClassifier": "asgnn.estimator"}
+
 __all__ = [
     "APPNP",
     "ASGNN",
@@ -61,12 +72,16 @@ __all__ = [
     "Fit",
     "GCNJaccard",
     "GNNGuard",
+    "NamedGraph",
     "NodeClassifier",
+    "NodeSamples",
     "Perturbation",
     "ProGNN",
+    "RobustNodeClassifier",
     "Scheme",
     "SoftMedianGCN",
     "Split",
+    "StructureWarning",
     "TrainConfig",
     "Trial",
     "Tuned",
@@ -83,11 +98,25 @@ __all__ = [
     "load_dataset",
     "load_own",
     "load_poisoned",
+    "named_graph",
     "predict",
     "published_split",
     "random_split",
+    "read_graph",
     "recipe",
     "roc_auc",
     "tune",
     "validate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"module 'asgnn' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LAZY})

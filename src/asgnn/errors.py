@@ -27,3 +27,7 @@ class DivergedWarning(UserWarning):
 
 class FeaturesWarning(UserWarning):
     """The features cannot judge which nodes are alike, so a method that needs them stands aside."""
+
+
+class StructureWarning(UserWarning):
+    """The edges do not help: a model that sees the features alone is as good on the validation nodes."""

@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,20 @@ import pytest
 from scipy import stats
 
 from asgnn.__main__ import main
-from asgnn.errors import ConfigError, DataUnavailable
-from asgnn.experiments.report import Report, collect, render, write_report
+from asgnn.asmp.params import SCALARS
+from asgnn.errors import ConfigError, DataCorrupt, DataUnavailable
+from asgnn.experiments.figures import TERMS
+from asgnn.experiments.records import read_record
+from asgnn.experiments.report import Report, collect, render, text, write_report
 from asgnn.experiments.report.data import UNEXPLAINED, WITHIN, explain, explanations
 from asgnn.experiments.report.page import page_data
 from asgnn.experiments.report.render import escape_latex, escape_markdown
-from asgnn.experiments.report.tables import TableCell, adaptive_gain, most_thorough
+from asgnn.experiments.report.story import MAIN
+from asgnn.experiments.report.tables import GROUPS, TableCell, adaptive_gain, most_thorough
 from asgnn.experiments.spec import TABLES, load_spec
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import ENSEMBLE, Choice, Outcome, Series, Training, Value, as_settings
+from tests.browser import Browser, Page, find_chromium
 
 OURS = {"asgnn": [79.0, 78.0, 80.0], "asgnn-frozen": [77.0, 77.0, 78.5], "gcn": [50.0, 51.0, 52.0]}
 NASTY = 'H200 </script><script>alert("1")</script> & 100% of_it | *now*'
@@ -365,6 +371,233 @@ def test_the_ablation_is_a_table_with_results(results: Results) -> None:
     assert "| structure frozen − ASGNN + features |" in render(report, "markdown")
 
 
+# --- the story ------------------------------------------------------------------------------------------------------
+
+CURVES = {  # row → accuracy on the clean graph and with the most flips, by graph
+    "gcn": {"cora": (83.0, 50.0), "citeseer": (72.0, 60.0)},
+    "rung-tuned": {"cora": (85.0, 80.0), "citeseer": (75.0, 72.0)},
+    "asgnn-tuned": {"cora": (85.5, 78.0), "citeseer": (75.0, 71.0)},
+    "asgnn-features": {"cora": (86.0, 82.3), "citeseer": (76.0, 76.1)},
+    "asgnn-features-frozen": {"cora": (86.0, 80.3), "citeseer": (76.0, 75.1)},
+    "asgnn-edge-free": {"cora": (71.0, 71.0), "citeseer": (73.0, 73.0)},
+}
+TARGETED = {"rung-tuned": 77.0, "asgnn-features": 65.0, "asgnn-edge-free": 69.0}
+
+
+def weight_layers(clean: Sequence[float], added: Sequence[float] = ()) -> dict[str, Any]:
+    """Edge weights by layer, all quantiles equal."""
+    parts = {"clean": clean, **({"added": added} if added else {})}
+    names = ("q05", "q25", "q50", "q75", "q95", "mean")
+    return {part: [dict.fromkeys(names, value) for value in values] for part, values in parts.items()}
+
+
+def story_results(**left_out: bool) -> Results:
+    """Both tables of accuracies, a second rule and edge weights; every mean is of two trials."""
+    results = Results()
+    for row, graphs in CURVES.items():
+        for graph, ends in graphs.items():
+            for rate, value in zip((0.0, 0.25), ends, strict=True):
+                place = {"dataset": graph, "rate": rate, "search": "tune", "settings": {"lr": value}}
+                results.add([value - 0.5, value + 0.5], row=row, **place)
+    for row, value in TARGETED.items():
+        results.add([value], table="table2", rate=5.0, row=row, settings={"lr": value})
+    if not left_out.get("rule"):
+        place = {"table": "table2", "rate": 5.0, "row": "asgnn-features", "rule": "attacked validation"}
+        results.add([75.0], **place, settings={"lr": 1.0})
+    if not left_out.get("weights"):
+        key = results.choices[[one.row for one in results.choices].index("asgnn-features") + 1].trainings[0]
+        results.series.append(Series(key, "weights", weight_layers([1.0, 0.72], [1.0, 0.27])))
+    return results
+
+
+def test_the_story_is_made_from_the_figures() -> None:
+    holds, fails, why = story_results().report().story.points
+    assert (holds.head, fails.head, why.head) == ("What holds", "What fails", "Why")
+    assert holds.text == (
+        "With 25% of the edges flipped by Metattack, ASGNN + features loses at most 3.7 points of accuracy; GCN loses "
+        "12.0 to 33.0."
+    )
+    assert holds.details == (
+        "It loses 3.7 on cora and −0.1 on citeseer.",
+        "It is at or above the best published accuracy in 4 of 4 cells.",
+    )
+    assert fails.text == (
+        "Under Nettack, ASGNN + features is more than 0.5 points below the best other model in 1 of 1 cells, by up to "
+        "12.0 points."
+    )
+    assert fails.details == (
+        "The largest gap is on cora, 5 flips for each target by Nettack: 65.0 %, and 77.0 % with RUNG, tuned.",
+        "Under Metattack: 0 of 4 cells.",
+        "In 1 cell under Nettack, it would be better without the given edges (cora at 5).",
+    )
+    assert why.text == (
+        "Added edges lose their weight (mean 0.27, clean edges 0.72); under Nettack settings are chosen on validation "
+        "nodes that are not attacked."
+    )
+    assert why.details == (
+        "These are the weights after the last layer of “ASGNN + features” on cora, 25% edges flipped by Metattack.",
+        "Points added with 25% of the edges flipped by Metattack: the learned structure +1.0 to +2.0 and the features "
+        "+4.3 to +5.1.",
+        "Chosen on attacked validation nodes, they change the accuracy with 5 flips for each target by Nettack by "
+        "+10.0 points.",
+    )
+
+
+def test_the_story_follows_the_figures() -> None:
+    """Other figures, other sentences: a loss that grows, no gap, weights that do not separate, a rule that is worse."""
+    results = story_results(weights=True, rule=True)
+    results.choices = [one for one in results.choices if one.row not in ("asgnn-features", "rung-tuned")]
+    results.add([60.0], rate=0.25, settings={"lr": 7.0})  # no frozen twin, no clean graph: a row of its own
+    points = {point.head: point for point in results.report().story.points}
+    assert points["What holds"].text == (
+        "With 25% of the edges flipped by Metattack, ASGNN, tuned loses at most 7.5 points of accuracy; GCN loses "
+        "12.0 to 33.0."
+    )
+    assert points["What fails"].text == (
+        "Under Metattack, ASGNN, tuned is more than 0.5 points below the best other model in 0 of 4 cells."
+    )
+    assert points["What fails"].details == (
+        "In 1 cell under Metattack, it would be better without the given edges (citeseer at 25%).",
+    )
+    assert "Why" not in points  # the tuned row is the one without features, and nothing has a twin
+    key = results.choices[2].trainings[0]
+    results.series.append(Series(key, "weights", weight_layers([1.0, 0.99], [1.0, 0.96])))
+    worse = {"table": "table2", "rate": 5.0, "row": "asgnn-tuned", "settings": {"lr": 2.0}}
+    results.add([70.0], **worse)
+    results.add([60.0], **worse | {"rule": "attacked validation", "settings": {"lr": 3.0}})
+    (*_, why) = results.report().story.points
+    assert why.text == "Added edges keep their weight (mean 0.96, clean edges 0.99)."
+
+
+def test_a_store_without_asgnn_has_no_story_but_a_chart() -> None:
+    story = Results(gcn=OURS["gcn"]).report().story
+    assert (story.points, story.tables) == ((), ("table1",))
+    results = Results(gcn=OURS["gcn"], asgnn=[float("nan"), 79.0])
+    assert results.report().story.points == ()  # what diverged has no mean
+
+
+def test_the_story_is_in_every_format() -> None:
+    report = story_results().report()
+    for point in report.story.points:
+        assert point.text in render(report, "html")
+        assert point.text in render(report, "markdown")
+    assert r"loses at most 3.7 points of accuracy" in render(report, "latex")
+    assert "“" not in render(report, "latex")
+
+
+def test_every_row_of_a_long_table_has_a_group() -> None:
+    for name in TABLES:
+        assert {row.group for row in load_spec(name).rows} <= GROUPS.keys()
+    assert set(MAIN) <= {row.name for row in load_spec("table1").rows}
+
+
+def test_greek_letters_have_meanings() -> None:
+    results = story_results()
+    scalars = {name for outcome in results.outcomes for name in outcome.scalars}
+    assert scalars <= text.SCALARS.keys()
+    assert set(SCALARS) == text.SCALARS.keys()
+    assert {*TERMS, "total"} == text.TERMS.keys()
+    for name in ("markdown", "html"):
+        page = render(results.report(), name)
+        for sign, meaning in text.SCALARS.values():
+            assert sign in page
+            assert meaning in page
+
+
+# --- records --------------------------------------------------------------------------------------------------------
+
+
+def edge_rows(**changed: Any) -> list[dict[str, Any]]:
+    """Two scores on Cora under two rates of Metattack and on Citeseer under random noise."""
+    aucs = {("cora", "metattack", 0.05): (0.95, 0.90), ("cora", "metattack", 0.2): (0.85, 0.93)}
+    aucs[("citeseer", "random", 0.1)] = (0.70, 0.709)
+    return [
+        {
+            **{"graph": graph, "attack": attack, "rate": rate, "score": score, "auc": auc},
+            **{"precision_1": 0.5, "precision_5": auc / 2, "precision_10": None},
+            **changed,
+        }
+        for (graph, attack, rate), pair in aucs.items()
+        for score, auc in zip(("combined", "cosine"), pair, strict=True)
+    ]
+
+
+def write_record(folder: Path, name: str, content: object) -> Path:
+    (folder / name).write_text(json.dumps(content))
+    return folder / name
+
+
+def test_scores_of_edges_are_summed_up(results: Results, tmp_path: Path) -> None:
+    results.series.append(read_record(write_record(tmp_path, "edges.json", {"rows": edge_rows()})))
+    report = results.report()
+    combined, cosine = sorted(report.edges.scores, key=lambda one: one.score)
+    assert (combined.graphs, combined.close, combined.worst) == (3, 2, 0.70)  # 0.70 is within 0.01 of 0.709
+    assert (cosine.graphs, cosine.close, cosine.worst) == (3, 2, 0.709)
+    assert combined.means == {
+        "auc": pytest.approx(2.5 / 3),
+        "precision_1": 0.5,
+        "precision_5": pytest.approx(1.25 / 3),
+        "precision_10": None,
+    }
+    assert report.edges.findings == (
+        "The combined score has the best ROC-AUC, or is within 0.01 of it, on 2 of 3 attacked graphs; of the single "
+        "scores, cosine comes closest, with 2.",
+        "It is farthest from the best on cora under metattack at 20%: 0.850 against 0.930.",
+        "It is at or above the figures of LEO, for other attacked graphs of the same datasets, in 1 of 2 cases.",
+    )
+    assert report.findings[-3:] == report.edges.findings
+    assert "| cora | metattack | 20% | cosine | 0.930 | 0.500 | 0.465 |  |" in render(report, "markdown")
+    render(report, "latex")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "words"),
+    [
+        ("edges.txt.json", {"rows": []}, ConfigError, "such files are named edges.json, calibration.json"),
+        ("edges.json", {"rows": []}, DataCorrupt, 'has no "rows", a list of objects'),
+        ("edges.json", [1], DataCorrupt, 'has no "rows"'),
+        ("edges.json", {"rows": [*edge_rows(), 3]}, DataCorrupt, "row 7: it is not an object"),
+        ("edges.json", {"rows": edge_rows(score=None)}, DataCorrupt, "row 1: 'score' must be a text"),
+        ("edges.json", {"rows": edge_rows(auc="0.5")}, DataCorrupt, "row 1: 'auc' must be a number or null"),
+        ("edges.json", {"rows": edge_rows(auc=float("nan"))}, DataCorrupt, "row 1: 'auc' must be a number or null"),
+        ("edges.json", {"rows": edge_rows(more=[1])}, DataCorrupt, "'more' must be a text, a finite number or null"),
+        ("edges.json", {"rows": edge_rows(more=True)}, DataCorrupt, "'more' must be a text, a finite number or null"),
+        ("cleaning.json", {"rows": [{"before": 1.0}]}, DataCorrupt, "row 1: 'graph' must be a text"),
+    ],
+)
+def test_what_is_wrong_with_a_record_is_said(
+    tmp_path: Path, name: str, content: object, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=re.escape(words)):
+        read_record(write_record(tmp_path, name, content))
+
+
+def test_the_command_adds_records_or_none(results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results.write(tmp_path / "results.db").close()
+    edges = write_record(tmp_path, "edges.json", {"rows": edge_rows()})
+    cleaning = write_record(tmp_path, "cleaning.json", {"rows": [{"model": "gcn", "graph": "cora", "after": 80.0}]})
+    (broken := tmp_path / "calibration.json").write_text("{")
+
+    def record(*files: Path) -> int:
+        monkeypatch.setattr(sys, "argv", ["asgnn", "store", "record", str(tmp_path / "results.db"), *map(str, files)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return left.value.code or 0
+
+    def found() -> Report:
+        with Store.open(tmp_path / "results.db", create=False) as store:
+            return collect(store)
+
+    assert record(edges, broken) == 3
+    assert (found().edges, found().records) == (None, {})
+    assert record(tmp_path / "missing" / "edges.json") == 3
+    assert record(edges, cleaning) == 0
+    assert record(edges, cleaning) == 0  # again: replaced, not doubled
+    assert len(found().edges.rows) == 6
+    assert found().records["cleaning"].columns == ("model", "graph", "after")  # in the order of the file
+    assert "| gcn | cora | 80 |" in render(found(), "markdown")
+
+
 # --- what is written ------------------------------------------------------------------------------------------------
 
 
@@ -393,8 +626,8 @@ def test_exact_cells_of_latex(results: Results) -> None:
     assert (
         r"\textbf{79.00 $\pm$ 1.00}\\ \scriptsize paper 75.18 $\pm$ 0.97\\ \scriptsize +3.82\end{tabular} & 3 &" in page
     )
-    for text in (r"\scriptsize $-$1.67", r"\textit{paper 71.19 $\pm$ 1.27} &", r"model & 0\% & 5\%", r"cora\_ml"):
-        assert text in page
+    for part in (r"\scriptsize $-$1.67", r"\textit{paper 71.19 $\pm$ 1.27} &", r"model & 0\% & 5\%", r"cora\_ml"):
+        assert part in page
 
 
 def test_no_text_breaks_out_of_its_place(results: Results) -> None:
@@ -482,35 +715,18 @@ const press = (selector, key) => one(selector).dispatchEvent(new KeyboardEvent("
 
 def browse(report: Report, folder: Path, width: int, script: str) -> dict[str, Any]:
     """What ``script`` returns, run in the page by a real browser, where nothing may be written to the console."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no Chromium on the path")
-    # Checks run in the page and send what they found to the page around it: no driver is needed to read it back. The
-    # page is in a frame, since the least width of a browser's window is more than a phone's.
-    catch = "<script>window.wrong = []; addEventListener('error', (event) => wrong.push(event.message));</script>"
-    check = f"""<script>(() => {{
-      let found;
-      try {{ found = (() => {{ {HELPERS} {script} }})(); }} catch (error) {{ wrong.push(String(error.stack)); }}
-      parent.postMessage(JSON.stringify({{ ...found, wrong }}), "*");
-    }})();</script>"""
-    page = render(report, "html").replace("<head>", f"<head>{catch}").replace("</body>", f"{check}</body>")
-    (folder / "page.html").write_text(page, encoding="utf-8")
-    around = folder / "around.html"
-    around.write_text(
-        f"""<pre id="found"></pre>
-        <script>addEventListener("message", (event) => document.querySelector("pre").textContent = event.data);</script>
-        <iframe src="page.html" style="border: 0; width: {width}px; height: 900px"></iframe>"""
-    )
-    command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
-    command += [f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000", "--virtual-time-budget=8000"]
-    command += ["--enable-logging=stderr", "--v=0", "--dump-dom", around.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    written = re.findall(r'<pre id="found">(.+?)</pre>', done.stdout, re.DOTALL)
-    assert written, done.stderr[-2000:]
-    assert "CONSOLE" not in done.stderr, done.stderr
-    found: dict[str, Any] = json.loads(written[0].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    assert found.pop("wrong") == []
+    with shown(report, folder, width) as page:
+        found: dict[str, Any] = page.run(f"(() => {{ {HELPERS} {script} }})()")
     return found
+
+
+@contextmanager
+def shown(report: Report, folder: Path, width: int) -> Iterator[Page]:
+    if find_chromium() is None:
+        pytest.skip("no Chromium on the path")
+    (folder / "page.html").write_text(render(report, "html"), encoding="utf-8")
+    with Browser() as browser, browser.open(folder / "page.html", width=width) as page:
+        yield page
 
 
 FITS = """
@@ -527,8 +743,10 @@ return {
 def test_the_page_is_drawn_and_fits(whole: Report, tmp_path: Path, width: int) -> None:
     table = whole.tables[0]
     cells = [cell for cell in table.cells if cell.dataset == "cora"]
+    shown = {cell.row for cell in cells if cell.outcomes or cell.paper} & {row.name for row in table.rows}
     counts = {
-        "#results-table tbody tr": len(table.rows),
+        "#results-table tbody tr:not(.group)": len(shown),
+        "#results-table tr.group": len({row.group for row in table.rows if row.name in shown}),
         **dict.fromkeys(("#curves .curve", "#curves .band"), len({cell.row for cell in cells if cell.outcomes})),
         "#curves-all figure": len(table.datasets) - 1,
         "#objective figure .curve": 2 * 6,  # two models, five terms and their sum
@@ -539,7 +757,8 @@ def test_the_page_is_drawn_and_fits(whole: Report, tmp_path: Path, width: int) -
         "#assumed li": len(table.spec.assumed),
     }
     assert all(counts.values())
-    found = browse(whole, tmp_path, width, FITS + "".join(f'"{of}": all("{of}").length, ' for of in counts) + "};")
+    script = 'set("group", "all");' + FITS + "".join(f'"{of}": all("{of}").length, ' for of in counts) + "};"
+    found = browse(whole, tmp_path, width, script)
     fits = {"width": width, "wider": False, "scrolls": width < 1000, "outside": 0, "illegible": 0}
     assert found == fits | counts
 
@@ -567,15 +786,18 @@ found.metric = table().includes("validation accuracy") && shapes() !== before &&
 found.note = text("#results-note").includes("does not report");
 found.oneRule = one("#rule-label").hidden;
 set("table", "table2");
-found.table2 = text("h2").endsWith("(Table 2)") && !one("#rule-label").hidden && one("#metric").value === "target";
+found.table2 = text("#results-title").endsWith("(Table 2)") && one("#metric").value === "target";
+found.twoRules = !one("#rule-label").hidden;
 before = table();
 set("rule", "attacked validation");
 found.rule = table() !== before && count("#results-table .paper-only") === 6;  // Pro-GNN has no results of ours
 set("table", "table3");
-found.table3 = one("#dataset").length === 1 && count("#results-table tbody tr") === 5;
+found.table3 = one("#dataset").length === 1 && count("#results-table tbody tr:not(.group)") === 5;
 set("table", "table1");
+set("group", "all");
 set("filter", "objective frozen", "input");
-found.filtered = count("#results-table tbody tr") === 2 && new Set(texts("#settings-table tbody th")).size === 2;
+found.filtered = count("#results-table tbody tr:not(.group)") === 2;
+found.settings = new Set(texts("#settings-table tbody th")).size === 2;
 set("filter", "nobody", "input");
 found.none = table().includes("“nobody”");
 set("filter", "", "input");
@@ -592,7 +814,7 @@ found.over = Math.abs(top("#curves .tip") - top(chart) - 10) <= 10;  // it lies 
 press(chart, "Escape");
 found.gone = one("#curves .tip").hidden;
 set("dataset", "cora");
-const tips = { objective: "after layer 64total", scalars: "eta1 at 25%ASGNN", weights: "after layer 8edges of the" };
+const tips = { objective: "after layer 64total", scalars: "η₁ at 25%ASGNN", weights: "after layer 8edges of the" };
 for (const [id, tip] of Object.entries(tips)) {
   press(`#${id} figure svg`, "ArrowLeft");
   found[id] = text(`#${id} .tip`).startsWith(tip);
@@ -616,7 +838,7 @@ def test_the_page_shows_random_splits_divergence_and_text_as_text(results: Resul
     results.add(OURS["asgnn"], table="table2-random", rate=5.0, machine=NASTY, figures=lambda value: {"diverged": 1.0})
     script = """
     set("table", "table2-random");
-    return { title: text("h2"), wider: document.documentElement.scrollWidth > innerWidth,
+    return { title: text("#results-title"), wider: document.documentElement.scrollWidth > innerWidth,
       cells: texts("#results-table .diverged"), machines: texts("#machines-table tbody th"), scripts: count("script") };
     """
     assert browse(results.report(), tmp_path, width, script) == {
@@ -624,7 +846,7 @@ def test_the_page_shows_random_splits_divergence_and_text_as_text(results: Resul
         "wider": False,
         "cells": ["diverged in 3 of 3 trials"],
         "machines": [NASTY, "a machine"],
-        "scripts": 4,  # the page's two and the test's two
+        "scripts": 2,
     }
 
 
@@ -658,4 +880,204 @@ def test_the_page_shows_tuned_rows_and_other_graphs(tmp_path: Path, width: int) 
         "intro": True,
         "hidden": True,
         "rows": ["structure frozen − ASGNN + features"],
+    }
+
+
+# --- the page: its story, its groups of rows, its scales --------------------------------------------------------------
+
+AXES = """
+const axis = (figure) => [...figure.querySelectorAll("svg text[text-anchor=end]")].map((text) =>
+  [text.textContent, text.getAttribute("y")]);  // the labels of the vertical axis and where they stand
+const axes = (selector) => new Set(all(`${selector} figure`).map((figure) => JSON.stringify(axis(figure))));
+const top = (selector) => one(selector).getBoundingClientRect().top;
+const wider = () => document.documentElement.scrollWidth > innerWidth;
+"""
+STORY = """
+const order = [".points", "#story-charts", "#controls", "#results-table"].map(top);
+const lines = () => count("#story-charts figure:first-child .curve");
+const found = {
+  points: texts(".points h2"), sentences: texts(".points li > p"), details: texts(".points details p"),
+  folded: all("details").every((one) => !one.open), order: order.every((at, i) => !i || at > order[i - 1]),
+  charts: texts("#story-charts figcaption"), scales: axes("#story-charts").size, lines: lines(),
+  keys: texts("#story-legend button"), wider: wider(),
+};
+const before = [...axes("#story-charts")][0], curves = all("#story-charts .curve").map((path) => path.outerHTML);
+set("story-table", "table2");
+found.switched = all("#story-charts .curve").every((path, i) => path.outerHTML !== curves[i]);
+found.note = text("#story-note").includes("Nettack") && text("#results-title").includes("Table 1");
+found.same = [...axes("#story-charts")][0] === before;
+const shown = lines();
+one('#story-legend button[data-name="paper"]').click();
+found.hides = shown - lines();
+return found;
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_opens_with_the_story(whole: Report, tmp_path: Path, width: int) -> None:
+    labels, points = whole.tables[0].labels, whole.story.points
+    found = browse(whole, tmp_path, width, AXES + STORY)
+    assert found == {
+        "points": ["What holds", "What fails", "Why"],
+        "sentences": [point.text for point in points],
+        "details": [" ".join(point.details) for point in points],
+        "folded": True,
+        "order": True,
+        "charts": ["cora", "citeseer", "cora_ml", "acm"],
+        "scales": 1,
+        "lines": len(MAIN) + 1,
+        "keys": [*(labels[name] for name in MAIN), "ASGNN, the paper’s figures"],
+        "wider": False,
+        "switched": True,
+        "note": True,
+        "same": True,  # one scale for both attacks
+        "hides": 1,
+    }
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_story_answers_the_mouse(tmp_path: Path, width: int) -> None:
+    report = story_results().report()
+    with shown(report, tmp_path, width) as page:
+        page.click(".points li:first-child summary")
+        details = ".points li:first-child details p"
+        assert page.text(details) == " ".join(report.story.points[0].details)
+        assert page.run(f"document.querySelector('{details}').getBoundingClientRect().height") > 10
+        assert page.texts("#story-charts figcaption") == ["cora", "citeseer"]  # those with results of ours
+        gcn = '#story-charts .curve[data-name="gcn"]'
+        assert page.count(gcn) == 4  # on both graphs the two ends
+        page.click('#story-legend button[data-name="gcn"]')
+        assert page.count(gcn) == 0
+        page.move_to("#story-charts figure:first-child svg")
+        assert "edges flipped by Metattack" in page.text("#story-charts .tip")
+        page.click('nav a[href="#results"]')
+        page.click("#results-table .cell")
+        assert "settings" in page.text("#detail")
+        page.press("Escape")
+        assert not page.run("document.querySelector('#detail').open")
+        assert page.requests() == [(tmp_path / "page.html").as_uri()]
+
+
+def test_the_weights_open_on_an_attacked_graph(tmp_path: Path) -> None:
+    """Whatever the order of the series, and also where the chosen dataset has none."""
+    results = story_results(weights=True)
+    of_row = [one for one in results.choices if (one.table, one.row) == ("table1", "asgnn-features")]
+    clean, attacked = (one.trainings[0] for one in of_row if one.case.dataset == "cora")
+    results.series = [
+        Series(attacked, "weights", weight_layers([1.0, 0.8], [1.0, 0.3])),
+        Series(clean, "weights", weight_layers([1.0, 0.9, 0.9])),
+    ]
+    script = """
+    const shown = () => [one("#weights select").value, count("#weights .curve")];
+    const found = { opened: shown() }, scale = [...axes("#weights")][0];
+    set("dataset", "citeseer");
+    found.elsewhere = shown();
+    set("dataset", "cora");
+    one("#weights select").value = "cora, 0% edges flipped by Metattack";
+    one("#weights select").dispatchEvent(new Event("change"));
+    return { ...found, chosen: shown(), same: [...axes("#weights")][0] === scale,
+      scale: JSON.parse(scale).map(([text]) => text) };
+    """
+    attacked_graph = ["cora, 25% edges flipped by Metattack", 2]
+    assert browse(results.report(), tmp_path, 1280, AXES + script) == {
+        "opened": attacked_graph,
+        "elsewhere": attacked_graph,
+        "chosen": ["cora, 0% edges flipped by Metattack", 1],
+        "same": True,
+        "scale": ["0", "0.2", "0.4", "0.6", "0.8", "1"],
+    }
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_rows_are_shown_by_group(whole: Report, tmp_path: Path, width: int) -> None:
+    table = whole.tables[0]
+    lines = {row.name: table.line("validation", "cora", row.name) for row in table.rows}
+    shown = {row for row, line in lines.items() if any(cell.outcomes or cell.paper for cell in line)}
+    script = """
+    const rows = () => texts("#results-table tbody tr:not(.group) th");
+    const found = { opens: one("#group").value, wider: wider() };
+    for (const { value } of [...one("#group").options]) {
+      set("group", value);
+      found[value] = rows();
+    }
+    set("table", "ablation");
+    return { ...found, single: one("#group-label").hidden && rows().length > 5 };
+    """
+    found = browse(whole, tmp_path, width, AXES + script)
+    assert (found.pop("opens"), found.pop("wider"), found.pop("single")) == ("main", False, True)
+    in_group = {name: [row.name for row in table.rows if row.group == name and row.name in shown] for name in GROUPS}
+    assert {name: sorted(rows) for name, rows in found.items()} == {
+        "main": sorted(table.labels[row] for row in shown if row in MAIN),
+        "all": sorted(table.labels[row] for row in shown),
+        **{name: sorted(table.labels[row] for row in rows) for name, rows in in_group.items()},
+    }
+
+
+def test_charts_of_one_kind_share_their_scale(whole: Report, tmp_path: Path) -> None:
+    script = """
+    const labels = (figure) => axis(figure).map(([text]) => text).join();
+    const scalars = () => all("#scalars figure").map((figure) => labels(figure)).join(" | ");
+    const big = labels(one("#curves figure")), before = scalars(), objective = [...axes("#objective")].join();
+    const found = { others: axes("#curves-all").size, captions: texts("#scalars figcaption") };
+    one("#objective select").value = "cora, 0% edges flipped by Metattack";
+    one("#objective select").dispatchEvent(new Event("change"));
+    found.objective = [...axes("#objective")].join() === objective;
+    set("dataset", "acm");
+    return { ...found, curves: labels(one("#curves figure")) === big, scalars: scalars() === before };
+    """
+    found = browse(whole, tmp_path, 1280, AXES + script)
+    captions = {f"{sign} ({name}) {meaning}" for name, (sign, meaning) in text.SCALARS.items()}
+    assert set(found.pop("captions")) == captions
+    assert found == {"others": 1, "curves": True, "scalars": True, "objective": True}
+
+
+def test_explanations_fit_a_phone(whole: Report, tmp_path: Path) -> None:
+    script = """
+    one("#worse-all").click();
+    const within = (selector) => all(`#worse-table ${selector}, #settings-table ${selector}`);
+    const prose = within("td.prose"), boxes = within(".scroll"), box = (cell) => cell.getBoundingClientRect();
+    return {
+      boxes: boxes.length, sideways: boxes.filter((box) => box.scrollWidth > box.clientWidth).length,
+      outside: prose.filter((cell) => box(cell).right > innerWidth || box(cell).left < 0).length,
+      narrow: prose.filter((cell) => box(cell).width < 300).length,
+      small: prose.filter((cell) => parseFloat(getComputedStyle(cell).fontSize) < 14).length,
+      labels: [...new Set(prose.map((cell) => cell.dataset.label))], many: prose.length > 100,
+    };
+    """
+    found = browse(whole, tmp_path, 390, script)
+    labels = ["explanation", "settings"]
+    assert found == {"boxes": 2, "sideways": 0, "outside": 0, "narrow": 0, "small": 0, "labels": labels, "many": True}
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_shows_which_edges_are_false(results: Results, tmp_path: Path, width: int) -> None:
+    nothing = browse(results.report(), tmp_path, width, 'return { edges: count("#edges"), links: count("nav a") };')
+    assert nothing["edges"] == 0
+    for name, rows in {"edges": edge_rows(), "calibration": [{"graph": "cora", "rate": 0.05, "error": 0.0412}]}.items():
+        results.series.append(read_record(write_record(tmp_path, f"{name}.json", {"rows": rows})))
+    script = """
+    const cells = (id) => all(`#${id} tbody tr`).map((row) => [...row.children].map((cell) => cell.textContent));
+    const found = { title: text("#edges h2"), summary: cells("edges-scores"), table: cells("edges-table"),
+      best: texts("#edges-table .best"), charts: texts("#edges-charts figcaption"), links: count("nav a"),
+      calibration: cells("record-calibration-table"), wider: wider() };
+    set("edges-attack", "random");
+    found.random = [cells("edges-table"), count("#edges-charts figure")];
+    set("edges-measure", "precision_10");
+    return { ...found, unknown: cells("edges-table") };
+    """
+    found = browse(results.report(), tmp_path, width, AXES + script)
+    assert found["links"] == nothing["links"] + 2
+    assert {name: found[name] for name in found if name != "links"} == {
+        "title": "Which edges are false",
+        "summary": [
+            ["cosine", "2 of 3", "0.709", "0.846", "0.500", "0.423", "–"],
+            ["combined", "2 of 3", "0.700", "0.833", "0.500", "0.417", "–"],
+        ],
+        "table": [["cora", "5%", "0.900", "0.950", "0.922"], ["cora", "20%", "0.930", "0.850", "0.860"]],
+        "best": ["0.950", "0.930"],
+        "charts": ["cora"],
+        "wider": False,
+        "calibration": [["cora", "5%", "0.0412"]],
+        "random": [[["citeseer", "10%", "0.709", "0.700"]], 0],
+        "unknown": [["citeseer", "10%", "–", "–"]],
     }

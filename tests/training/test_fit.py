@@ -353,7 +353,7 @@ def split_with(part: str, value: Tensor) -> Split:
 
 
 BAD_SPLITS = {
-    "empty": (r"split\.test is empty", split_with("test", torch.empty(0, dtype=torch.int64))),
+    "empty": (r"split\.val is empty", split_with("val", torch.empty(0, dtype=torch.int64))),
     "outside": ("nodes are numbered 0 to 47", split_with("train", torch.tensor([0, 48]))),
     "twice": ("more than once", split_with("train", SPLIT.train[[0, 0]])),
     "overlap": (r"in both split\.train and split\.val", split_with("val", SPLIT.train)),

@@ -20,8 +20,9 @@ from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, GraphError
 from asgnn.graphs import Split, apply_split, random_split
 from asgnn.models import ASGNN
 from asgnn.training import PORTFOLIO, RECIPES, TrainConfig, Tuned, candidates, predict, recipe, tune
+from asgnn.training.calibrate import temperature_of
 from asgnn.training.space import SPACES, load_portfolio
-from asgnn.training.tune import Scored, Table, Tried, _advice, _rungs, calibrated_loss, rank
+from asgnn.training.tune import TEMPERATURES, Scored, Table, Tried, _advice, _rungs, rank
 from asgnn.training.tuning_file import Score, TuningFile
 from tests.training.problem import graph
 
@@ -180,7 +181,7 @@ def test_the_figures_are_those_of_the_fits() -> None:
     ]
     assert found.val_score == pytest.approx(sum(fit.val_score for fit in found.fits) / 2)
     y = DATA.y[SPLIT.val]
-    losses = [calibrated_loss(fit.logits[0][SPLIT.val], y) for fit in found.fits]
+    losses = [temperature_of(fit.logits[0][None, SPLIT.val], y, TEMPERATURES)[1] for fit in found.fits]
     assert found.val_loss == pytest.approx(sum(losses) / 2)
     mean = torch.stack([fit.logits[0].softmax(-1) for fit in found.fits]).mean(0)
     assert torch.equal(predict(found.ensemble(), DATA), mean.argmax(-1))
@@ -210,7 +211,7 @@ def test_the_loss_does_not_depend_on_confidence(scale: float) -> None:
         return float(torch.nn.functional.cross_entropy(logits / math.exp(log_tau), y))
 
     best = minimize_scalar(loss, bounds=(-3, 2), method="bounded").fun
-    found = calibrated_loss(scale * logits, y)
+    _, found = temperature_of(scale * logits[None], y, TEMPERATURES)
     assert best - 1e-6 <= found
     assert found <= best + 0.003
 

@@ -45,12 +45,14 @@ class Audit:
             ``plausibility`` (the estimated probability that such a pair is joined), ``rank`` and the columns above.
         graph: the audited graph.
         notes: sentences for the reader.
+        score: what the edges are ranked by; suspicion is a probability for "combined" only.
     """
 
     edges: pd.DataFrame
     missing: pd.DataFrame
     graph: NamedGraph
     notes: tuple[str, ...] = ()
+    score: str = "combined"
 
 
 def audit_graph(
@@ -78,7 +80,7 @@ def audit_graph(
     check_count("missing", missing, 0)
     named = named_graph(graph)
     data = named.data
-    validate(data, need_labels=False)
+    validate(data, need_labels=False, sparse=True)
     view = ModelView(model, data, temperature)
     evidence = combined_evidence(data, view)
     edges = single_edges(data)
@@ -98,6 +100,7 @@ def audit_graph(
         _frame(named, evidence, found["pairs"], {"plausibility": found["plausibility"], "rank": found["rank"]}, {}),
         named,
         (*notes, *more),
+        score,
     )
 
 
@@ -114,7 +117,7 @@ def _share_note(judge: Judge) -> str:
 
 def _missing(evidence: Evidence, judge: Judge, most: int, seed: int) -> tuple[dict[str, Array], tuple[str, ...]]:
     pairs, notes = candidates(evidence, seed) if most else (np.empty((2, 0), dtype=np.int64), ())
-    plausible = judge.plausibility(evidence, pairs)
+    plausible = judge.plausibility(evidence, pairs) if pairs.size else np.empty(0)
     best = np.argsort(-plausible, kind="stable")[:most]
     rank = np.arange(1, best.size + 1)
     return {"pairs": pairs[:, best], "plausibility": plausible[best], "rank": rank}, notes

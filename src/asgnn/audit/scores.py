@@ -58,7 +58,7 @@ def edge_scores(
         seed: of the random pairs that "combined" compares the edges with.
     """
     check_choice("score", score, SCORES)
-    validate(data, need_labels=False)
+    validate(data, need_labels=False, sparse=True)
     if model is None and score in NEED_MODEL:
         raise ConfigError(f"score={score!r} needs a trained model; give one or choose another score.")
     edges = single_edges(data)

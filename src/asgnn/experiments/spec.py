@@ -79,6 +79,7 @@ class Row:
         needs: tuned candidates that do not give all of these settings a value above 0 are passed over.
         variants: settings that the tuned candidates get in turn.
         against: the names of rows that this one is compared with, seed by seed, besides its twin.
+        group: the part of a long table in which a report shows the row; "" in a table without parts.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Row:
     needs: tuple[str, ...] = ()
     variants: tuple[Settings, ...] = ()
     against: tuple[str, ...] = ()
+    group: str = ""
 
     def search_for(self, asked: str) -> str | None:
         """The search of this row where ``asked`` is requested; ``None`` if the row has no such search.
@@ -290,6 +292,7 @@ def _row(
         needs=tuple(row.get("needs", ())),
         variants=tuple(map(as_settings, models["variants"][row["variants"]] if "variants" in row else ())),
         against=tuple(row.get("against", ())),
+        group=row.get("group", ""),
     )
 
 

@@ -319,12 +319,13 @@ class Series:
     """Measurements of trained models beside their outcomes: layer by layer, which a figure shows, or together.
 
     Attributes:
-        training: the key of the training.
+        training: the key of the training; "" for a record of :mod:`asgnn.experiments.records`, which has none.
         kind: "objective" (content: "trained", the number of layers in training, and "terms", a list with the value of
             each term by name at the start and after each layer) or "weights" (content: "clean" and, if edges were
             added, "added", each a list with the quantiles "q05", "q25", "q50", "q75", "q95" and the "mean" of the edge
             weights at the start and after each layer); or :data:`ENSEMBLE` (of the first of the trainings of a
-            :class:`Choice`; content: "trials", their number, and "figures", those of their mean probability by name).
+            :class:`Choice`; content: "trials", their number, and "figures", those of their mean probability by name);
+            or the name of a record (content: "columns" and "rows").
     """
 
     training: str

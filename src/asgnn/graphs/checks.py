@@ -334,18 +334,19 @@ def _check_not_empty(mask: Tensor, name: str, labels: Tensor | None) -> None:
         raise GraphError(f"{name} selects no {what}{f' in split {column}' if mask.dim() == 2 else ''}.")
 
 
-def check_split(split: Split, nodes: int | Data) -> None:
+def check_split(split: Split, nodes: int | Data, *, need_test: bool = True) -> None:
     r"""Raises unless the three parts of ``split`` are non-empty, disjoint sets of nodes of the graph.
 
     ``nodes`` is the number of nodes, or the graph; given the graph, every node must have a label
-    (:func:`~asgnn.graphs.split_of` removes the others). Time :math:`O(N)`.
+    (:func:`~asgnn.graphs.split_of` removes the others). With ``need_test=False`` there may be no test nodes, which
+    training does not use. Time :math:`O(N)`.
     """
     labels = labels_of(nodes).cpu() if isinstance(nodes, Data) else None
     num_nodes = check_size(nodes if labels is None else labels.numel())
     owner = torch.full((num_nodes,), -1, dtype=torch.int64)
     for number, part in enumerate(SPLITS):
         members = check_nodes(getattr(split, part, None), num_nodes, f"split.{part}")
-        if members.numel() == 0:
+        if members.numel() == 0 and (need_test or part != "test"):
             raise GraphError(f"split.{part} is empty.")
         taken = owner[members] >= 0
         if bool(taken.any()):

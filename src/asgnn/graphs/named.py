@@ -421,7 +421,6 @@ def of_tables(
     target: Any = None,
     weight: Any = None,
     headless: bool = False,
-    notes: Sequence[str] = (),
 ) -> NamedGraph:
     """Returns the graph of a table of edges and a table or array of features; see :func:`named_graph`.
 
@@ -431,9 +430,8 @@ def of_tables(
         labels: See :func:`named_graph`.
         source, target, weight: The names of columns of the edges; ``None`` for the usual ones.
         headless: Whether the columns of the edges have no names, so that the third of three is the weight.
-        notes: Notes of the reader, to which those of this function are added.
     """
-    said = list(notes)
+    said = list(edges.notes)
     ends = end_columns(edges, source, target)
     weighted = weight_column(edges, weight, ends, headless)
     unused = [str(column) for column in edges.frame.columns if column not in (*ends, weighted)]
@@ -450,6 +448,7 @@ def of_tables(
             first, second = as_numbers([first, second])
         ids, (u, v) = _numbering([], first, second)
         return _assemble(ids, np.stack([u, v], axis=1), values, features, labels, notes=said)
+    said += features.notes
     column = id_column(features)
     (own,) = clean_ids(features, [column])
     keep = check_different(features, own, column)
@@ -645,7 +644,8 @@ def _aligned(table: Table, index: Any, labels: Any) -> tuple[Any, Any, list[str]
         _check_not_id(kept, labels, column)
         values, labels = label_column(kept, labels), np.full(len(index), None, dtype=object)
         labels[place] = values
-    found, names, notes = feature_matrix(kept, columns)
+    found, names, more = feature_matrix(kept, columns)
+    notes = [*table.notes, *more]
     matrix = np.zeros((len(index), found.shape[1]))
     matrix[place] = found
     if len(place) < len(index):

@@ -25,13 +25,14 @@ from asgnn.errors import ConfigError, DataCorrupt, DataUnavailable, GraphError
 from asgnn.graphs.convert import import_networkx
 from asgnn.graphs.named import NamedGraph, named_graph, of_tables
 from asgnn.graphs.sources import MAX_UNPACKED, read_npz
-from asgnn.graphs.tables import END_NAMES, ID_NAMES, INTEGER, Table, shown
+from asgnn.graphs.tables import END_NAMES, ID_NAMES, INTEGER, Table, as_numbers, clean_ids, end_columns, shown
 
 MAX_TEXT = 8 << 30  # bytes of one text file
 HEAD = 16 << 20  # characters that contain the first row
 SAMPLE = 200  # lines from which separator and decimal sign are recognised
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "vertical bars"}
 SPACES = r"\s+"
+ARCHIVES = (".npz", ".graphml", ".xml")  # files that are not tables
 COMMENTS = ("#", "%")
 # What counts as a missing number or label in a text file: the words of pandas, and the ? of the UCI repository.
 MISSING = (
@@ -54,6 +55,7 @@ def read_graph(
     target: str | None = None,
     weight: str | None = None,
     ignore: Sequence[str] = (),
+    feature_names: Sequence[str] | None = None,
     header: bool | None = None,
     separator: str | None = None,
     encoding: str | None = None,
@@ -75,13 +77,18 @@ def read_graph(
             else the first two.
         weight: The column of the edges with the weights. Default: "weight", or the third column of three without names.
         ignore: Columns of the features that are not used.
+        feature_names: The features to read, as a model knows them (``NamedGraph.feature_names``); other columns are
+            not used. Default: all.
         header: Whether the first line of a text file has the names of the columns. Default: recognised.
         separator: Of text files. Default: recognised.
         encoding: Of text files. Default: UTF-8 or UTF-16 if it is that, else Windows-1252.
     """
     path = Path(edges)
     options = _Options(header, separator, encoding)
-    nodes = None if features is None else read_table(features, label=label, id=id, ignore=ignore, options=options)
+    nodes = None if features is None else read_table(features, label=label, id=id, options=options)
+    if isinstance(nodes, Table):
+        names = None if feature_names is None else tuple(feature_names)
+        nodes = replace(nodes, ignore=tuple(ignore), features=names)
     kind = path.suffix.lower()
     if kind == ".npz":
         graph, kept = _read_archive(path)
@@ -92,14 +99,16 @@ def read_graph(
         else:
             found = named_graph(graph)
         found = _with_names(found, kept, path) if nodes is None else found
-    elif kind in (".graphml", ".xml"):
+    elif kind in ARCHIVES:
         found = named_graph(_read_graphml(path), label, features=nodes)
     else:
-        table, headless, notes = _read_edges(path, options, (source, target, weight), nodes)
+        table, headless = _read_edges(path, options, (source, target, weight))
         if label is not None and nodes is None:
             raise ConfigError(f"The label {label!r} is a column of the features, but no file of features was given.")
-        names = {"source": source, "target": target, "weight": weight}
-        found = of_tables(table, nodes, label, headless=headless, notes=notes, **names)
+        ends = {"source": source, "target": target, "weight": weight}
+        found = of_tables(table, nodes, label, headless=headless, **ends)
+    if feature_names and isinstance(nodes, Table):
+        found = found.with_features(feature_names)
     if label is not None:
         _check_classes(found, str(path if features is None else features), label)
     return found
@@ -127,6 +136,50 @@ class _Options:
     header: bool | None = None
     separator: str | None = None
     encoding: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeRows:
+    """The rows of a table of edges as they are in the file, and the nodes that they join.
+
+    Attributes:
+        frame: The DataFrame with all columns.
+        source, target: (rows,) the positions of both ends in the graph.
+        header: Whether the columns have names in the file.
+    """
+
+    frame: Any
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    header: bool
+
+
+def read_rows(
+    graph: NamedGraph,
+    edges: PathOrStr,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    header: bool | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
+    **_: Any,
+) -> EdgeRows | None:
+    """Returns the rows of the file of edges that ``graph`` was read from; ``None`` if it is not a table.
+
+    The arguments are those of :func:`read_graph`; the ones that concern the features are not used.
+    """
+    path = Path(edges)
+    if path.suffix.lower() in ARCHIVES:
+        return None
+    table, headless = _read_edges(path, _Options(header, separator, encoding), (source, target, None))
+    ends = clean_ids(table, end_columns(table, source, target))
+    if graph.ids.dtype.kind == "i" and table.text:
+        ends = as_numbers(ends)
+    elif graph.ids.dtype.kind != "i":
+        ends = [one.astype(str) for one in ends]
+    first, second = (graph.numbers(one) for one in ends)
+    return EdgeRows(table.frame, first, second, not headless)
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -301,12 +354,10 @@ def _separator(lines: Sequence[str]) -> str:
     return found
 
 
-def _read_edges(
-    path: Path, options: _Options, names: tuple[str | None, ...], nodes: Table | None
-) -> tuple[Table, bool, list[str]]:
-    """Returns the table of edges, whether its columns have no names, and notes."""
+def _read_edges(path: Path, options: _Options, names: tuple[str | None, ...]) -> tuple[Table, bool]:
+    """Returns the table of edges, and whether its columns have no names."""
     if path.suffix.lower() in (".parquet", ".pq"):
-        return _read_parquet(path), False, []
+        return _read_parquet(path), False
     text = _read_text(path, options)
     _, first = text.first()
     frame = text.frame(len(first), dtype=str)
@@ -324,13 +375,14 @@ def _read_edges(
     if text.decimal == ",":
         for column in frame.columns[2:]:
             frame[column] = frame[column].str.replace(",", ".")
-    notes = [*text.notes, f"{path.name}: {_layout(text, header)}."]
-    return Table(frame, str(path), _lines(text, header), text=True, file=True), not header, notes
+    notes = (*text.notes, _layout(text, header))
+    return Table(frame, str(path), _lines(text, header), text=True, file=True, notes=notes), not header
 
 
 def _layout(text: _Text, header: bool) -> str:
     apart = "spaces" if text.separator == SPACES else SEPARATORS.get(text.separator, repr(text.separator))
-    return f"columns are separated by {apart}, {'the first line is the header' if header else 'there is no header'}"
+    first = "the first line is the header" if header else "there is no header"
+    return f"{text.path.name}: columns are separated by {apart}, {first}."
 
 
 def _is_header_of_edges(cells: list[str], frame: Any, names: tuple[str | None, ...]) -> bool:
@@ -373,7 +425,6 @@ def read_table(
     *,
     label: str | None = None,
     id: str | None = None,
-    ignore: Sequence[str] = (),
     options: _Options = _Options(),  # noqa: B008 - frozen
 ) -> Any:
     """Returns a file of nodes: a table, or an array if it is a .npy file or a SciPy matrix in .npz."""
@@ -382,7 +433,7 @@ def read_table(
     if kind in (".npz", ".npy"):
         return _read_array(path)
     if kind in (".parquet", ".pq"):
-        return replace(_read_parquet(path), id=id, ignore=tuple(ignore))
+        return replace(_read_parquet(path), id=id)
     text = _read_text(path, options)
     _, first = text.first()
     cells = [cell.strip() for cell in first]
@@ -406,7 +457,8 @@ def read_table(
         dtype=dict.fromkeys(texts, str),
         na_values={name: list(MISSING) for name in names if name != own},
     )
-    return Table(frame, str(path), _lines(body, False), text=True, file=True, id=id, ignore=tuple(ignore))
+    notes = (*text.notes, _layout(text, header))
+    return Table(frame, str(path), _lines(body, False), text=True, file=True, id=id, notes=notes)
 
 
 def _read_parquet(path: Path) -> Table:

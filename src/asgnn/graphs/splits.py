@@ -134,8 +134,9 @@ def _by_class(order: Tensor, labels: Tensor | None, count: int) -> tuple[Tensor,
 def split_of(data: Data, split: Split | None = None) -> Split:
     """Checks and returns ``split``, or the split given by the graph's masks.
 
-    Unlabelled nodes are removed, and a warning gives their number.
+    Unlabelled nodes are removed, and a warning gives their number. A given ``split`` may have no test nodes.
     """
+    need_test = split is None
     if split is None:
         validate(data, need_split=True, sparse=True)
         masks = [data[f"{part}_mask"] for part in SPLITS]
@@ -143,7 +144,7 @@ def split_of(data: Data, split: Split | None = None) -> Split:
             raise GraphError(f"The masks of the graph hold {masks[0].size(1)} splits; pass one of them as split.")
         split = Split(*(mask.nonzero().view(-1) for mask in masks))
     labels = labels_of(data)
-    check_split(split, labels.numel())
+    check_split(split, labels.numel(), need_test=need_test)
     has_label = labels >= 0
     parts = [getattr(split, part) for part in SPLITS]
     known = [nodes[has_label.to(nodes.device)[nodes]] for nodes in parts]
@@ -151,7 +152,7 @@ def split_of(data: Data, split: Split | None = None) -> Split:
     if not any(left_out):
         return split
     split = Split(*known)
-    check_split(split, data)
+    check_split(split, data, need_test=need_test)
     warnings.warn(
         f"{sum(left_out)} nodes of the split have no label and are removed: {left_out[0]} from train, "
         f"{left_out[1]} from val and {left_out[2]} from test; {sum(map(len, known))} remain.",

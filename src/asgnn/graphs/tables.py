@@ -48,6 +48,8 @@ class Table:
         file: Whether the first column holds the ids if none has a usual name; else it is the index.
         id: The name of the column with the ids, if it was given.
         ignore: Columns that are not used.
+        features: The names of the features to make, such as "age" and "color=red"; ``None`` makes all.
+        notes: What was understood when it was read.
     """
 
     frame: Any
@@ -57,6 +59,13 @@ class Table:
     file: bool = False
     id: Any = None
     ignore: tuple[Any, ...] = ()
+    features: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+    def categories(self, column: Any) -> list[str]:
+        """Returns the texts of a column that become features, if the features are given."""
+        start = f"{column}="
+        return [name.removeprefix(start) for name in self.features or () if name.startswith(start)]
 
     def where(self, row: int, column: Any = None) -> str:
         """Returns file, line and column: the beginning of an error message."""
@@ -219,10 +228,13 @@ def check_different(table: Table, ids: Any, column: Any) -> NDArray[np.bool_]:
 
 
 def feature_columns(table: Table, *others: Any) -> list[Any]:
-    """Returns the columns with features: all except those that are ignored and ``others``."""
+    """Returns the columns with features: all except those that are ignored, ``others``, and those not asked for."""
     for name in table.ignore:
         table.column(name)
-    return [column for column in table.frame.columns if column not in table.ignore and column not in others]
+    columns = [column for column in table.frame.columns if column not in table.ignore and column not in others]
+    if table.features is not None:
+        columns = [column for column in columns if str(column) in table.features or table.categories(column)]
+    return columns
 
 
 def feature_matrix(table: Table, columns: Sequence[Any]) -> tuple[NDArray[np.float64], list[str], list[str]]:
@@ -243,7 +255,8 @@ def feature_matrix(table: Table, columns: Sequence[Any]) -> tuple[NDArray[np.flo
     cells = 0
     for column in columns:
         series = table.column(column)
-        if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_complex_dtype(series):
+        number = pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_complex_dtype(series)
+        if number and not table.categories(column):
             values = series.to_numpy(dtype=np.float64, na_value=np.nan)
         else:
             found = _text_column(table, column, series, notes)
@@ -300,6 +313,8 @@ def _text_column(
     # True and False beside missing values or numbers
     plain = series[given].map(lambda value: int(value) if isinstance(value, bool | np.bool_) else value)
     texts = plain.astype(str).str.strip()
+    if wanted := table.categories(column):
+        return _zeros_and_ones(column, given.to_numpy(), texts, wanted)
     numbers = pd.to_numeric(texts, errors="coerce")
     if bool(numbers.notna().all()):
         values = np.full(len(series), np.nan)
@@ -318,8 +333,14 @@ def _text_column(
     notes.append(
         f"The column {str(column)!r} of texts became {len(categories)} columns of 0 and 1 ({some(categories)})."
     )
-    values = np.full(len(series), None, dtype=object)
-    values[given.to_numpy()] = texts.to_numpy(dtype=object)
+    return _zeros_and_ones(column, given.to_numpy(), texts, categories)
+
+
+def _zeros_and_ones(
+    column: Any, given: NDArray[np.bool_], texts: Any, categories: Sequence[str]
+) -> dict[str, NDArray[np.float64]]:
+    values = np.full(len(given), None, dtype=object)
+    values[given] = texts.to_numpy(dtype=object)
     return {f"{column}={category}": (values == category).astype(np.float64) for category in categories}
 
 

@@ -58,10 +58,14 @@ class Ensemble(NodeClassifier):
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         """(1, N, C) the logarithm of the mean probability; ``rng`` is not used."""
+        out = self.member_logits(features, adj) / self.temperature
+        return torch.logsumexp(out.log_softmax(-1), 0, keepdim=True) - math.log(out.size(0))
+
+    def member_logits(self, features: Features, adj: Adjacency) -> Tensor:
+        """(M, N, C) the scores of each model, before the temperature."""
         outs = [member(features, adj) for member in self.members]
         _check_classes({out.size(-1) for out in outs})
-        out = torch.cat([out.view(-1, *out.shape[-2:]) for out in outs]) / self.temperature
-        return torch.logsumexp(out.log_softmax(-1), 0, keepdim=True) - math.log(out.size(0))
+        return torch.cat([out.view(-1, *out.shape[-2:]) for out in outs])
 
     def stacked_with(self, models: Sequence[NodeClassifier]) -> NodeClassifier:
         raise ConfigError("An Ensemble cannot be trained; train its models and build it from them.")

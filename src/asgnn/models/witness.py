@@ -73,6 +73,9 @@ class Testimony:
     def __deepcopy__(self, memo: Any) -> Testimony:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Testimony, (self.model,)  # what is known of some features does not travel to another process
+
     def probabilities(self, features: Features, adj: Adjacency) -> Tensor | None:
         """(N, C), differentiable in the features if they require a gradient; else computed once for them."""
         if self.model is None:

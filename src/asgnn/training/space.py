@@ -18,7 +18,7 @@ from asgnn.training.config import MAX_SEED
 from asgnn.training.recipes import RECIPES, Recipe, recipe
 
 Values = Mapping[str, Any]
-Budget = int | Literal["portfolio"]
+Budget = int | Literal["portfolio"] | Sequence[Values]
 PORTFOLIO_SIZE = 16
 MAX_BUDGET = 100_000
 ATTEMPTS = 200  # draws in a row that fixed settings rule out, or that are not new, before the search for more ends
@@ -152,7 +152,8 @@ def candidates(
 
     Args:
         model: a name of :data:`~asgnn.training.RECIPES`, ``package.module:Class``, or a recipe.
-        budget: their number. "portfolio" is 16: the stored list for ASGNN, and those with seed 0 for any other model.
+        budget: their number, or a list of them. "portfolio" is 16: the stored list for ASGNN, and those with seed 0
+            for any other model.
         seed: of the quasi-random numbers (a scrambled Sobol sequence).
         fixed: settings that every candidate has.
         portfolio: whether the candidates of ASGNN start with the portfolio. Without it, no model of a comparison starts
@@ -162,6 +163,11 @@ def candidates(
     fixed = dict(fixed or {})
     base = base.with_settings(fixed)
     check_count("seed", seed, 0, MAX_SEED)
+    if isinstance(budget, Sequence) and not isinstance(budget, str):
+        found = list(_distinct(base, iter(budget), fixed))
+        if not found:
+            raise ConfigError("The list of settings is empty, or the fixed settings exclude all of them.")
+        return found
     if budget == "portfolio":
         seed, count = 0, PORTFOLIO_SIZE
     else:

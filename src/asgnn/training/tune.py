@@ -17,8 +17,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, DivergedWarning, FeaturesWarning, GraphError
@@ -28,6 +26,7 @@ from asgnn.models import Ensemble
 from asgnn.models.foreign import as_model
 from asgnn.progress import Progress
 from asgnn.settings import check_count
+from asgnn.training.calibrate import temperature_of
 from asgnn.training.config import MAX_SEED, Metric
 from asgnn.training.fit import ONE_THREAD_BELOW, Fit, fit_many
 from asgnn.training.recipes import Recipe, recipe
@@ -44,7 +43,7 @@ LEAST = (QUARTER, 2)  # the fewest settings in the second and in the last rung
 # Scores that differ by less than this many standard errors are taken for equal, and the loss decides: it is less noisy
 # than a count of hits. It is calibrated first, because a plain loss prefers unsure models.
 TIE = 1.0
-TEMPERATURES = torch.logspace(-1.3, 0.7, 21)  # the scores are divided by the best of these before the loss is taken
+TEMPERATURES = torch.logspace(-1.3, 0.7, 21).tolist()  # the scores are divided by the best of these before the loss
 LARGEST_BATCH = {"cpu": 4, "cuda": 1024}  # on a CPU larger batches gain little, and small ones can run side by side
 BASELINES = {"mlp": "an MLP (features alone)", "gcn": "a GCN (the given edges)"}
 FEW_NODES = 100
@@ -205,7 +204,7 @@ def tune(
         model: a name of :data:`~asgnn.training.RECIPES`, ``package.module:Class``, or a recipe.
         data: the graph.
         split: the train and validation nodes; the masks of ``data`` by default.
-        budget: the number of candidates, see :func:`candidates`.
+        budget: the number of candidates, or a list of settings; see :func:`candidates`.
         trials: seeds of the last rung; trial i has seed ``seed + i``.
         seed: of the candidates and of the trials.
         fixed: settings that are not tuned.
@@ -410,7 +409,7 @@ class _Search:
         ran = len(fit.history.val_loss)
         if fit.diverged or fit.best_epoch == 0:
             return Score(-1.0, math.inf, fit.best_epoch, ran, fit.seconds)
-        loss = calibrated_loss(fit.logits[0][self.split.val.cpu()], self.y)
+        _, loss = temperature_of(fit.logits[0][self.split.val.cpu()].unsqueeze(0), self.y, TEMPERATURES)
         scalars = as_model(fit.model).scalar_values()
         return Score(fit.val_score, loss, fit.best_epoch, ran, fit.seconds, scalars)
 
@@ -436,11 +435,6 @@ def _witness_first(batches: Sequence[list[_Training]]) -> list[list[_Training]]:
     """One batch that has a witness, those without, the others: its training does not make another batch wait."""
     have = [batch for batch in batches if batch[0].recipe.arguments.get("witness_floor", 1.0) < 1]
     return [*have[:1], *(batch for batch in batches if batch not in have), *have[1:]]
-
-
-def calibrated_loss(logits: Tensor, y: Tensor) -> float:
-    """The mean cross-entropy of ``logits / τ`` at the best of :data:`TEMPERATURES`."""
-    return min(float(F.cross_entropy(logits / tau, y)) for tau in TEMPERATURES.tolist())
 
 
 def _advice(

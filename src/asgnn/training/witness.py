@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.errors import DivergedWarning, FeaturesWarning
@@ -21,6 +20,7 @@ from asgnn.graphs.neighbors import uninformative
 from asgnn.models import Ensemble
 from asgnn.models.base import NodeClassifier
 from asgnn.models.witness import Testimony, Witness
+from asgnn.training.calibrate import temperature_of
 from asgnn.training.config import Trial
 from asgnn.training.recipes import RECIPES
 from asgnn.training.tuning_file import content_hash, split_hash
@@ -119,11 +119,10 @@ def _trial(data: Data, like: Trial, witness: Witness, dropout: float, number: in
 
 def _best(groups: Sequence[Sequence[Fit]], y: Tensor, nodes: Tensor) -> Ensemble:
     """The group and the temperature with the lowest loss of the mean probability on ``nodes``."""
-    found = []
+    losses = []
     for i, group in enumerate(groups):
-        logits = torch.stack([fit.logits[0][nodes] for fit in group]).double()
-        for temperature in TEMPERATURES:
-            p = (logits / temperature).softmax(-1).mean(0).clamp(min=1e-12)
-            found.append((float(F.nll_loss(p.log(), y[nodes])), i, temperature))
-    _, best, temperature = min(found)
+        logits = torch.stack([fit.logits[0][nodes] for fit in group])
+        temperature, loss = temperature_of(logits, y[nodes], TEMPERATURES)
+        losses.append((loss, i, temperature))
+    _, best, temperature = min(losses)
     return Ensemble([fit.model for fit in groups[best]], temperature).requires_grad_(False)

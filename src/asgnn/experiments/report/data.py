@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from asgnn.errors import ConfigError
+from asgnn.experiments.records import RECORDS, Record, record_of
+from asgnn.experiments.report.edges import EdgeFinding, edge_finding
 from asgnn.experiments.report.generality import Generality, generality
 from asgnn.experiments.report.layers import LayerCurves, layer_curves
 from asgnn.experiments.report.published import HEADLINE, AgainstPublished, Shortfall, against_published, shortfalls
+from asgnn.experiments.report.story import Story, tell
 from asgnn.experiments.report.tables import ReportTable, TableCell, report_table
 from asgnn.experiments.spec import ABLATION, GENERALITY, RANDOM, TABLES, load_spec, read_toml
 from asgnn.experiments.store import Store, Summary
@@ -43,6 +46,9 @@ class MachineUse:
 
 @dataclass(frozen=True)
 class Report:
+    """Everything that a report shows; ``records`` are those of the store that have no part of their own."""
+
+    story: Story
     tables: tuple[ReportTable, ...]
     worse: tuple[WorseCell, ...]
     layers: tuple[LayerCurves, ...]
@@ -52,6 +58,8 @@ class Report:
     published: tuple[AgainstPublished, ...]
     shortfalls: tuple[Shortfall, ...]
     generality: Generality | None
+    edges: EdgeFinding | None
+    records: Mapping[str, Record]
 
 
 def collect(store: Store) -> Report:
@@ -83,8 +91,22 @@ def collect(store: Store) -> Report:
         affected = sum(cell.diverged > 0 for table in shown for cell in table.cells)
         findings.append(f"{diverged} of the {len(reported)} reported trainings diverged; cells affected: {affected}.")
     layers, machines = tuple(layer_curves(store, tables)), tuple(_machines(list(reported.values())))
-    totals = store.summary()
-    return Report(tables, worse, layers, machines, totals, tuple(findings), published, short, on_others)
+    records = {kind: record for kind in RECORDS if (record := record_of(store, kind))}
+    edges = edge_finding(records.pop("edges").rows) if "edges" in records else None
+    return Report(
+        story=tell(tables, layers, on_others),
+        tables=tables,
+        worse=worse,
+        layers=layers,
+        machines=machines,
+        totals=store.summary(),
+        findings=(*findings, *(edges.findings if edges else ())),
+        published=published,
+        shortfalls=short,
+        generality=on_others,
+        edges=edges,
+        records=records,
+    )
 
 
 def _worse(tables: Sequence[ReportTable]) -> Iterator[WorseCell]:

@@ -17,12 +17,16 @@ Lines = Mapping[str, Mapping[str, Sequence[float]]]
 
 @dataclass(frozen=True)
 class LayerCurves:
-    """The mean over the trials of a cell: ``lines[part][name]`` has the value at the start and after each layer."""
+    """The mean over the trials of a cell: ``lines[part][name]`` has the value at the start and after each layer.
+
+    ``rate`` is the number of flips of ``graph``, 0 for a clean one.
+    """
 
     kind: str
     label: str
     dataset: str
     graph: str
+    rate: float
     trials: int
     trained: int | None
     lines: Lines
@@ -49,6 +53,7 @@ def layer_curves(store: Store, tables: Sequence[ReportTable]) -> Iterator[LayerC
                 label=table.labels[cell.row],
                 dataset=cell.dataset,
                 graph=f"{table.spec.column(cell.rate)} {table.spec.unit}",
+                rate=cell.rate,
                 trials=len(trials),
                 trained=trained,
                 lines={part: {name: _mean(trials, part, name) for name in names} for part, names in trials[0].items()},

@@ -5,19 +5,26 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from asgnn.experiments.records import Record
 from asgnn.experiments.report import text
 from asgnn.experiments.report.data import Report, WorseCell
+from asgnn.experiments.report.edges import MEASURES, EdgeFinding
 from asgnn.experiments.report.generality import Generality
 from asgnn.experiments.report.layers import LayerCurves
 from asgnn.experiments.report.published import AgainstPublished
-from asgnn.experiments.report.tables import AdaptiveGain, MeanStd, ReportTable, TableCell, metric
+from asgnn.experiments.report.tables import GROUPS, AdaptiveGain, MeanStd, ReportTable, TableCell, metric
 from asgnn.experiments.spec import Row
 
 
 def page_data(report: Report) -> dict[str, Any]:
     names = dict.fromkeys(name for table in report.tables for cell in table.cells for name in cell.figures)
     names |= dict.fromkeys(table.spec.figure for table in report.tables)
+    story = report.story
     return {
+        "story": {"tables": story.tables, "rows": story.rows, "paper": story.paper},
+        "groups": GROUPS,
+        "scalars": text.SCALARS,
+        "terms": text.TERMS,
         "metrics": {name: vars(metric(name)) for name in names},
         "tables": [_table(table) for table in report.tables],
         "worse": [_worse(one) for one in report.worse],
@@ -25,6 +32,8 @@ def page_data(report: Report) -> dict[str, Any]:
         "machines": [vars(one) for one in report.machines],
         "published": [_published(one) for one in report.published],
         "generality": report.generality and _generality(report.generality),
+        "edges": report.edges and _edges(report.edges),
+        "records": {kind: _record(one) for kind, one in report.records.items()},
     }
 
 
@@ -43,7 +52,13 @@ def _table(table: ReportTable) -> dict[str, Any]:
         "datasets": table.datasets,
         "rules": spec.rules,
         "rows": [
-            {"name": row.name, "label": table.labels[row.name], "twin": row.twin, "against": _against(table, row)}
+            {
+                "name": row.name,
+                "label": table.labels[row.name],
+                "group": row.group,
+                "twin": row.twin,
+                "against": _against(table, row),
+            }
             for row in table.rows
         ],
         "assumed": spec.assumed,
@@ -127,6 +142,26 @@ def _generality(found: Generality) -> dict[str, Any]:
                 "lam": line.lam and _pair(line.lam),
             }
             for line in found.lines
+        ],
+    }
+
+
+def _edges(found: EdgeFinding) -> dict[str, Any]:
+    return {
+        "measures": MEASURES,
+        "rows": [{**row, "column": text.rate_text(row["rate"])} for row in found.rows],
+        "scores": [vars(one) for one in found.scores],
+        "published": [[*place, auc] for place, auc in found.published.items()],
+        "publishedLabel": found.published_label,
+    }
+
+
+def _record(record: Record) -> dict[str, Any]:
+    """Each entry as its text and its value."""
+    return {
+        "columns": record.columns,
+        "rows": [
+            [[text.record_entry(name, row.get(name)), row.get(name)] for name in record.columns] for row in record.rows
         ],
     }
 

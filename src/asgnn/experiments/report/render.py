@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from asgnn.experiments.report import text
 from asgnn.experiments.report.data import Report
+from asgnn.experiments.report.edges import MEASURES
 from asgnn.experiments.report.page import page_data
 from asgnn.experiments.report.tables import MeanStd
 
@@ -33,6 +34,8 @@ LATEX = {
     "–": "--",
     "—": "---",
     "’": "'",
+    "“": "``",
+    "”": "''",
     **{letter: rf"$\{name}$" for letter, name in GREEK.items()},
     **{digit: f"$_{value}$" for value, digit in enumerate("₀₁₂₃₄₅₆₇₈₉")},
 }
@@ -86,7 +89,7 @@ def render(report: Report, name: str) -> str:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    shared = {"report": report, "text": text, "MeanStd": MeanStd, **text.SENTENCES}
+    shared = {"report": report, "text": text, "MeanStd": MeanStd, "MEASURES": MEASURES, **text.SENTENCES}
     if name == "html":
         files = {ending: Markup(loader.get_source(environment, f"page.{ending}")[0]) for ending in ("css", "js")}
         return environment.get_template(chosen.template).render(**shared, **files, data=page_data(report))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -33,6 +33,15 @@ METRICS = {
     "clean_test_loss": Metric("test loss on the clean graph", 4, -1),
     "val_loss": Metric("validation loss", 4, -1),
     "best_epoch": Metric("best epoch", 0, 0),
+}
+
+
+# Parts of a long table: the group of a row → how it is called.
+GROUPS = {
+    "paper": "searched as in the paper",
+    "tuned": "tuned",
+    "features": "with features",
+    "controls": "controls",
 }
 
 
@@ -125,7 +134,7 @@ class ReportTable:
 
     spec: Spec
     labels: Mapping[str, str]
-    cells: tuple[TableCell, ...]
+    cells: tuple[TableCell, ...] = field(repr=False)  # many: other values name their table
 
     @property
     def datasets(self) -> tuple[str, ...]:

@@ -13,6 +13,12 @@ Line = Sequence[TableCell]
 
 SENTENCES = {
     "title": "ASGNN compared with its paper",
+    "lead": "How accurate node classification stays when edges of the graph are false: our results and the paper's.",
+    "edges_note": (
+        "Each score ranks the edges of an attacked graph, the most suspicious first. The ROC-AUC is the probability "
+        "that an added edge ranks above a true one (0.5 by chance). The precision at 1 % is the share of added edges "
+        "among the first 1 % of all edges."
+    ),
     "how_to_read": (
         "Each cell shows the mean ± sample standard deviation over our trials, then the paper's figure and the "
         "difference (ours minus the paper's). The best and the second-best of our results in each column are marked. "
@@ -32,7 +38,7 @@ SENTENCES = {
     "generality_note": (
         "The first columns: ASGNN by a full search minus the best of the other models (named below it; marked if it is "
         "more than one point below), ASGNN by portfolio minus GCN with its default settings, and the λ that ASGNN "
-        "learned, which is negative where neighbours tend to differ."
+        "learned: how strongly it pulls neighbours together, negative where they tend to differ."
     ),
     "test": (
         "p comes from a paired t test over trials with equal seeds. The difference of two accuracies is a mean over "
@@ -44,6 +50,59 @@ SENTENCES = {
         "larger than both standard deviations, the last column says why."
     ),
 }
+
+
+# Learned scalar → its sign and meaning.
+SCALARS = {
+    "lam": ("λ", "how strongly neighbours are pulled together; negative where neighbours tend to differ"),
+    "gamma": ("γ", "how closely the learned edge weights keep to the given ones"),
+    "mu1": ("μ₁", "how strongly all edge weights are pushed towards 0"),
+    "mu2": ("μ₂", "how strongly large edge weights are reduced"),
+    "eta1": ("η₁", "step size of the features in each layer"),
+    "eta2": ("η₂", "step size of the edge weights in each layer"),
+}
+# Term of the objective → its meaning.
+TERMS = {
+    "total": "sum of all terms, the objective",
+    "fidelity": "distance of the features from those of the MLP",
+    "smoothness": "λ × difference between neighbours",
+    "structure": "γ × distance of the edge weights from the given ones",
+    "l1": "μ₁ × sum of the edge weights",
+    "l2": "μ₂ × sum of their squares",
+}
+# Further Greek letters of settings and assumptions.
+LETTERS = {
+    "α": "alpha: share of a node's own features in each step of APPNP",
+    "λ₁, λ₂": "lambda1, lambda2: weights of Elastic GNN's two measures of smoothness",
+}
+CONTROLS = (
+    "Controls show what a part adds: the same models with a frozen structure, the MLP, which sees no edges, and ASGNN "
+    "on a graph made from the features alone."
+)
+RECORD_TITLES = {"calibration": "Calibrated probabilities", "cleaning": "Training on cleaned graphs"}
+RECORD_NOTES = {
+    "calibration": "The expected calibration error is the mean difference between confidence and accuracy.",
+    "cleaning": "Accuracy of other models on graphs as they were and after suspicious edges were removed.",
+}
+
+
+def scalar_meanings() -> list[str]:
+    return [f"{sign}, {name}: {meaning}" for name, (sign, meaning) in SCALARS.items()]
+
+
+def letter_meanings() -> list[str]:
+    return [f"{sign}, {meaning}" for sign, meaning in LETTERS.items()]
+
+
+def rate_text(rate: float | None) -> str:
+    """A share of the edges as a percentage, or a number of flips for each target."""
+    return "" if rate is None else f"{rate:.3g}" if rate >= 1 else f"{100 * rate:.3g}%"
+
+
+def record_entry(name: str, value: object) -> str:
+    if name == "rate" and isinstance(value, int | float):
+        return rate_text(value)
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def signed(difference: float, digits: int) -> str:

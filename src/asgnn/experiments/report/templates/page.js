@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = (id) => document.getElementById(id);
-  const state = { table: "", dataset: "", metric: "", rule: "", filter: "", hidden: new Set(), graph: {}, sort: {}, paper: false, everywhere: false };
+  const state = { table: "", dataset: "", metric: "", rule: "", group: "", filter: "", story: "", attack: "", measure: "auc", hidden: new Set(), graph: {}, sort: {}, paper: false, everywhere: false };
 
   // --- elements: text is only ever set as text ------------------------------------------------------------------
 
@@ -39,13 +39,34 @@
   const wanted = (text) => state.filter.toLowerCase().split(/\s+/).every((word) => text.toLowerCase().includes(word));
   const measured = (one, dataset) => Object.values(one.cells).some((of) => Object.values(of[dataset]).flat().some((cell) => cell.ours));
 
-  // A row and its frozen twin share colour and marker, the same in every table; the twin is dashed and hollow.
+  // --- rows: in groups, of which one or all are shown -------------------------------------------------------------
+
+  const MAIN = "main", ALL = "all", FEW = 12;  // a table with more rows than this opens with the main ones
+  const inGroup = (row) => state.group === ALL || (state.group === MAIN ? data.story.rows.includes(row.name) : row.group === state.group);
+  const has = (row, dataset = state.dataset) => line(row, dataset).some((cell) => cell.ours || cell.paper);
+  const shownRows = () => table().rows.filter(inGroup);
+  function groupsOf({ rows }) {
+    const groups = Object.keys(data.groups).filter((name) => rows.some((row) => row.group === name));
+    if (groups.length < 2) return [ALL];
+    return [...(rows.some((row) => data.story.rows.includes(row.name)) ? [MAIN] : []), ALL, ...groups];
+  }
+  const groupLabel = (name) => ({ [MAIN]: "main models", [ALL]: "all" })[name] || data.groups[name];
+
+  // The main rows have colours of their own, the others the free colours of their group. A row and its frozen twin share
+  // colour and marker, the same in every table; the twin is dashed and hollow.
+  const MAIN_COLOURS = [0, 3, 1, 6, 7, 2];
   const looks = {};
-  for (const row of data.tables.flatMap((one) => one.rows)) {
-    if (row.name in looks) continue;
-    const colour = Object.values(looks).filter((look) => !look.frozen).length % 8;
-    looks[row.name] = { colour, strong: Boolean(row.twin), frozen: false };
-    if (row.twin) looks[row.twin] = { colour, strong: false, frozen: true };
+  const everyRow = data.tables.flatMap((one) => one.rows);
+  data.story.rows.forEach((name, i) => { looks[name] = { colour: MAIN_COLOURS[i % MAIN_COLOURS.length], strong: false, frozen: false }; });
+  looks[data.story.rows[data.story.rows.length - 1]].floor = true;
+  for (const row of everyRow) {
+    if (!(row.name in looks)) {
+      const same = everyRow.filter((one) => one.group === row.group).map((one) => looks[one.name]).filter((look) => look && !look.frozen);
+      const free = [...MAIN_COLOURS, 4, 5].sort().filter((colour) => !same.some((look) => look.colour === colour));
+      looks[row.name] = { colour: free.length ? free[0] : same.length % 8, strong: false, frozen: false };
+    }
+    looks[row.name].strong ||= Boolean(row.twin);
+    if (row.twin) looks[row.twin] = { colour: looks[row.name].colour, strong: false, frozen: true };
   }
 
   function options(select, entries, chosen) {
@@ -64,6 +85,10 @@
     const found = new Set(Object.values(cells[state.rule]).flatMap((of) => Object.values(of).flat()).flatMap((cell) => Object.keys(cell.ours || {})));
     const metrics = [own, ...Object.keys(data.metrics).filter((name) => name !== own && found.has(name))];
     pick("metric", metrics);
+    const groups = groupsOf(table());
+    if (!groups.includes(state.group)) state.group = table().rows.filter((row) => has(row)).length > FEW ? groups[0] : ALL;
+    options(byId("group"), groups.map((name) => [name, groupLabel(name)]), state.group);
+    byId("group-label").hidden = groups.length < 2;
     options(byId("table"), data.tables.map((one) => [one.name, one.title]), state.table);
     options(byId("dataset"), datasets.map((name) => [name, name]), state.dataset);
     options(byId("metric"), metrics.map((name) => [name, data.metrics[name].label]), state.metric);
@@ -105,8 +130,16 @@
     });
     const cell = (entry, column) => entry.node
       || h("td", { class: columns[column].kind === "number" ? null : columns[column].kind }, entry.text);
-    const body = shown.map(([first, ...rest]) => h("tr", {}, h("th", { scope: "row" }, first.text), rest.map((entry, i) => cell(entry, i + 1))));
-    const whole = h("table", {}, h("caption", {}, h("span", {}, caption)), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body));
+    const label = (element, column) => { element.dataset.label = columns[column].label; return element; };  // for a narrow window
+    const body = shown.flatMap((row, r) => {
+      const [first, ...rest] = row;
+      const opens = !sort && row.group && (r === 0 || shown[r - 1].group !== row.group);
+      return [
+        ...(opens ? [h("tr", { class: "group" }, h("th", { colspan: columns.length, scope: "colgroup" }, h("span", {}, row.group)))] : []),
+        h("tr", {}, h("th", { scope: "row" }, first.text), rest.map((entry, i) => label(cell(entry, i + 1), i + 1))),
+      ];
+    });
+    const whole = h("table", { class: columns.some(({ kind }) => kind === "prose") ? "cards" : null }, h("caption", {}, h("span", {}, caption)), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body));
     const before = place.firstElementChild ? place.firstElementChild.scrollLeft : 0;
     place.replaceChildren(h("div", { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" }, whole));
     place.firstElementChild.scrollLeft = before;
@@ -121,11 +154,16 @@
   }
 
   function drawResults() {
-    const { title, columns, rows, unit, figure: own } = table();
+    const { title, columns, unit, figure: own } = table();
     const { digits, better, label } = data.metrics[state.metric];
+    const groups = Object.keys(data.groups);
+    const rows = shownRows().filter((row) => has(row));
+    if (state.group === ALL) rows.sort((a, b) => groups.indexOf(a.group) - groups.indexOf(b.group));
+    const hidden = table().rows.length - rows.length;
     byId("results-title").textContent = title;
     byId("results-intro").textContent = table().intro;
     byId("results-note").textContent = state.metric === own || table().intro ? "" : "The paper does not report this metric.";
+    const group = (row, entries) => Object.assign(entries, { group: state.group === ALL && data.groups[row.group] });
     const body = rows.map((row) => {
       const cells = line(row);
       const ours = cells.filter((cell) => cell.ours);
@@ -149,17 +187,18 @@
       const trials = ours.map((cell) => cell.trials), tried = ours.map((cell) => cell.tried);
       const range = (counts) => counts.length ? [...new Set([Math.min(...counts), Math.max(...counts)])].join(" to ") : "";
       const searches = [...new Set(ours.map((cell) => cell.search))].join(", ");
-      return [{ text: row.label, find: `${row.label} ${row.name}` }, ...entries,
+      return group(row, [{ text: row.label, find: `${row.label} ${row.name}` }, ...entries,
         { text: range(trials), value: trials.length ? Math.min(...trials) : null },
-        { node: h("td", {}, range(tried), tried.length && searches !== "none" ? h("span", { class: "below" }, ` ${searches} search`) : null), value: tried.length ? Math.max(...tried) : null }];
+        { node: h("td", {}, range(tried), tried.length && searches !== "none" ? h("span", { class: "below" }, ` ${searches} search`) : null), value: tried.length ? Math.max(...tried) : null }]);
     });
     const number = (text) => ({ label: text, kind: "number" });
-    drawTable("results-table", `${state.dataset}: ${label}, mean ± sample standard deviation; ${ruleText()}. Columns: ${unit}.`,
-      [{ label: "model", kind: "text" }, ...columns.map(number), number("trials"), number("tried")], body, "");
+    drawTable("results-table", `${state.dataset}: ${label}, mean ± sample standard deviation; ${ruleText()}. Columns: ${unit}.${hidden ? ` ${body.length} of ${table().rows.length} models.` : ""}`,
+      [{ label: "model", kind: "text" }, ...columns.map(number), number("trials"), number("tried")], body, "The store has no results of these models for this dataset.");
   }
 
   function drawGain() {
-    const { columns, rows, figure: own } = table();
+    const { columns, figure: own } = table();
+    const rows = shownRows();
     const { digits, better, label } = data.metrics[own];
     const compared = (text, row, of) => line(row).some(of) ? [[
       { text, find: `${text} ${row.name}` },
@@ -173,7 +212,7 @@
     const draw = (id, body, empty) => drawTable(id, `${state.dataset}: difference in ${label}.`,
       [{ label: "model", kind: "text" }, ...columns.map((rate) => ({ label: rate, kind: "number" }))], body, empty);
     draw("gain-table", rows.filter((row) => row.twin).flatMap((row) => compared(row.label, row, (cell) => cell.gain)),
-      "The store has no model and frozen twin with equal seeds for this dataset.");
+      "The store has none of these models and its frozen twin with equal seeds for this dataset.");
     const body = rows.flatMap((row) => row.against.flatMap(([name, other]) => compared(`${row.label} − ${other}`, row, (cell) => cell.compared && cell.compared[name])));
     byId("compared").hidden = !body.length;
     if (body.length) draw("compared-table", body, "");
@@ -203,8 +242,6 @@
     const found = data.generality;
     byId("generality").hidden = !found;
     if (!found) return;
-    const filter = state.filter;
-    state.filter = "";  // the filter is for models, and here they are columns
     byId("generality-title").textContent = found.title;
     byId("generality-intro").textContent = found.intro;
     byId("generality-assumed").replaceChildren(...found.assumed.map((text) => h("li", {}, text)));
@@ -222,10 +259,9 @@
       ];
     });
     const number = (label) => ({ label, kind: "number" });
-    drawTable("generality-table", "Test accuracy, % (ROC-AUC where it says so), mean ± sample standard deviation over the trials.", [
+    drawPlain("generality-table", "Test accuracy, % (ROC-AUC where it says so), mean ± sample standard deviation over the trials.", [
       { label: "graph", kind: "text" }, number("ASGNN − best other"), number("portfolio − GCN"), number("learned λ"), ...found.rows.map((row) => number(row.label)),
     ], body, "");
-    state.filter = filter;
   }
 
   function showDetail(row, i) {
@@ -264,7 +300,8 @@
   }
 
   function drawSettings() {
-    const { columns, rows, rates } = table();
+    const { columns, rates } = table();
+    const rows = shownRows();
     const body = rows.flatMap((row) => line(row).map((cell, i) => [cell, i]).filter(([cell]) => cell.ours).map(([cell, i]) => [
       { text: row.label, find: `${row.label} ${row.name}` }, { text: columns[i], value: rates[i] }, { text: cell.settings },
       { text: cell.search }, { text: `${cell.tried}`, value: cell.tried }, { text: duration(cell.seconds), value: cell.seconds },
@@ -276,16 +313,13 @@
   }
 
   function drawMachines() {
-    const filter = state.filter;
-    state.filter = "";  // the filter is for models
     const body = data.machines.map((one) => [
       { text: one.machine }, { text: one.version }, { text: `${one.trainings}`, value: one.trainings }, { text: duration(one.seconds), value: one.seconds },
     ]);
     const total = data.machines.reduce((sum, one) => sum + one.seconds, 0);
-    drawTable("machines-table", `Total: ${duration(total)}`, [
+    drawPlain("machines-table", `Total: ${duration(total)}`, [
       { label: "machine", kind: "text" }, { label: "version of asgnn", kind: "text" }, { label: "trainings", kind: "number" }, { label: "time", kind: "number" },
     ], body, "");
-    state.filter = filter;
   }
 
   // --- charts ---------------------------------------------------------------------------------------------------
@@ -304,7 +338,7 @@
     "M0,4.5l4.2,-7.5h-8.4z", "M-4,-1.5h2.5v-2.5h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5z", "M-4.5,-1.5l4.5,-3.5l4.5,3.5l-1.8,5.5h-5.4z", "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0",
   ];
   const colour = (look) => `var(--c${look.colour})`;
-  const strokeOf = (look) => `stroke:${colour(look)};stroke-width:${look.strong ? 3 : 1.6}${look.frozen ? ";stroke-dasharray:6 4" : look.dotted ? ";stroke-dasharray:1 4" : ""}`;
+  const strokeOf = (look) => `stroke:${colour(look)};stroke-width:${look.strong ? 3 : 1.6}${look.frozen || look.floor ? ";stroke-dasharray:6 4" : look.dotted ? ";stroke-dasharray:1 4" : ""}`;
   const markerOf = (look) => `stroke:${colour(look)};stroke-width:1.4;fill:${look.frozen || look.dotted ? "var(--paper)" : colour(look)}`;
 
   function legend(entries, group) {
@@ -319,19 +353,19 @@
         if (again) again.focus({ preventScroll: true });
       },
     }, s("svg", { viewBox: "-15 -6 30 12", "aria-hidden": "true" },
-      s("path", { d: "M-15,0H15", style: strokeOf(look) }), look.plain ? null : s("path", { d: MARKERS[look.colour], style: markerOf(look) })), label)));
+      s("path", { d: "M-15,0H15", style: strokeOf(look) }), look.plain || look.floor ? null : s("path", { d: MARKERS[look.colour], style: markerOf(look) })), label)));
     return h("ul", { class: "legend" }, items);
   }
 
   /** Axes, and a tooltip with `tooltip(i)` for the column nearest to the pointer or selected with the arrow keys. */
-  function frame({ caption, note, xs, xLabels, xTitle, yTitle, low, high, height, width, band, tooltip, describe }) {
+  function frame({ caption, note, xs, until, xLabels, xTitle, yTitle, low, high, height, width, band, tooltip, describe }) {
     const pad = (high - low || Math.abs(high) || 1) * 0.06;
     const yTicks = ticks(low - pad, high + pad, height > 240 ? 6 : 4);
     const bottom = Math.min(low - pad, yTicks[0] ?? low), top = Math.max(high + pad, yTicks[yTicks.length - 1] ?? high);
-    const texts = yTicks.map((value) => short(value));
+    const texts = yTicks.map((value) => Math.abs(value) >= 1e6 ? `${short(value / 1e6)}M` : Math.abs(value) >= 1e4 ? `${short(value / 1e3)}k` : short(value));
     const left = (yTitle ? 26 : 10) + 7 * Math.max(...texts.map((text) => text.length), 1), right = 12, above = 8, below = 40;
     const inset = band ? (width - left - right) / xs.length / 2 : 8;
-    const [first, last] = [xs[0], xs[xs.length - 1]];
+    const [first, last] = [xs[0], until ?? xs[xs.length - 1]];
     const x = (value) => last === first ? (left + width - right) / 2 : left + inset + (value - first) / (last - first) * (width - left - right - 2 * inset);
     const y = (value) => above + (top - value) / (top - bottom) * (height - above - below);
     const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: "0", "aria-label": describe });
@@ -380,16 +414,23 @@
     return { whole, svg, x, y, bounds: { above, base: height - below, left, right: width - right } };
   }
 
+  /** The least and largest value of several charts, which then have the same scale. */
+  function rangeOf(lines) {
+    const all = lines.flatMap(({ values, bands }) => [...values, ...bands.flatMap(({ low, high }) => [...low, ...high])]).filter((value) => value !== null && value !== undefined);
+    return all.length ? [Math.min(...all), Math.max(...all)] : null;
+  }
+
   /** lines: {name, label, look, values, bands: [{low, high, opacity}], text(i)}; null breaks a line. */
-  function lineChart({ lines, mark, ...axes }) {
+  function lineChart({ lines, mark, range, ...axes }) {
     const all = lines.flatMap(({ values, bands }) => [...values, ...bands.flatMap(({ low, high }) => [...low, ...high])]).filter((value) => value !== null);
     if (!all.length) return null;
     const { xs } = axes;
+    const [low, high] = range || [Math.min(...all), Math.max(...all)];
     const tooltip = (i) => {
       const here = lines.filter(({ values }) => values[i] !== null && values[i] !== undefined).sort((a, b) => b.values[i] - a.values[i]);
       return here.length ? [axes.head(i), ...here.map((one) => ({ look: one.look, label: one.label, text: one.text(i) }))] : [];
     };
-    const { whole, svg, x, y, bounds } = frame({ ...axes, low: Math.min(...all), high: Math.max(...all), tooltip,
+    const { whole, svg, x, y, bounds } = frame({ ...axes, low, high, tooltip,
       describe: `${axes.yTitle} against ${axes.xTitle}: ${lines.map(({ label }) => label).join("; ")}. Use the arrow keys to read the values.` });
     if (mark && mark.at >= xs[0] && mark.at <= xs[xs.length - 1]) {
       const flip = x(mark.at) > (bounds.left + bounds.right) / 2;
@@ -407,7 +448,7 @@
     }
     for (const { look, values, name } of lines) for (const run of runs(values)) {
       svg.append(s("path", { class: "curve", "data-name": name, d: `M${run.map((i) => point(i, values[i])).join("L")}`, style: strokeOf(look) }));
-      if (!look.plain) svg.append(...run.map((i) => s("path", { d: MARKERS[look.colour], transform: `translate(${point(i, values[i])})`, style: markerOf(look) })));
+      if (!look.plain && (!look.floor || run.length === 1)) svg.append(...run.map((i) => s("path", { d: MARKERS[look.colour], transform: `translate(${point(i, values[i])})`, style: markerOf(look) })));
     }
     return whole;
   }
@@ -421,111 +462,215 @@
   }
   const nothing = (text) => h("p", { class: "empty" }, text);
 
-  function curvesOf(dataset, paper) {
-    const { rows, figure: own } = table();
-    const { digits } = data.metrics[state.metric];
+  /** The lines of some rows of a table; `band` is the opacity of the bands, 0 for none. */
+  function curvesOf({ of = table(), rule = state.rule, rows, dataset, metric = state.metric, paper = () => false, band = 0.09 }) {
+    const { digits } = data.metrics[metric];
     return rows.flatMap((row) => {
-      const cells = line(row, dataset), look = looks[row.name];
-      const ours = cells.map((cell) => cell.ours && cell.ours[state.metric] || [null, null]);
+      const cells = of.cells[rule][dataset][row.name], look = looks[row.name];
+      const ours = cells.map((cell) => cell.ours && cell.ours[metric] || [null, null]);
       const edge = (sign) => ours.map(([middle, std]) => middle === null ? null : middle + sign * (std || 0));
       const found = [{ name: row.name, label: row.label, look, values: ours.map(([middle]) => middle),
-        bands: [{ low: edge(-1), high: edge(1), opacity: look.strong ? 0.16 : 0.09 }], text: (i) => figure(ours[i], digits) }];
-      if (paper && state.metric === own && cells.some((cell) => cell.paper)) found.push({
+        bands: band ? [{ low: edge(-1), high: edge(1), opacity: look.strong ? 0.16 : band }] : [], text: (i) => figure(ours[i], digits) }];
+      if (paper(row) && metric === of.figure && cells.some((cell) => cell.paper)) found.push({
         name: row.name, label: `${row.label}, paper`, look: { ...look, strong: false, frozen: false, dotted: true },
         values: cells.map((cell) => cell.paper ? cell.paper[0] : null), bands: [], text: (i) => figure(cells[i].paper, digits) });
       return found.filter(({ values }) => values.some((value) => value !== null));
     });
   }
 
+  const flipAxes = ({ columns, rates, unit }) => ({ xs: rates, xLabels: rates.map((at, i) => [at, columns[i]]), xTitle: unit, head: (i) => `${columns[i]} ${unit}` });
+
+  /** The main models on every graph, all with the same scale, for one attack. */
+  function drawStory() {
+    const { tables, rows: names, paper } = data.story;
+    if (!tables.includes(state.story)) state.story = tables[0];
+    byId("story-table").closest(".pick").hidden = tables.length < 2;
+    if (!tables.length) { byId("story-charts").replaceChildren(nothing("The store has no accuracies of the paper’s models.")); return; }
+    const one = (name) => data.tables.find((of) => of.name === name);
+    options(byId("story-table"), tables.map((name) => [name, one(name).unit]), state.story);
+    const linesOf = (of, dataset) => {
+      const rows = names.map((name) => of.rows.find((row) => row.name === name)).filter(Boolean);
+      const of_ = { of, rule: of.rules[0], dataset, metric: of.figure, band: 0 };
+      const printed = of.rows.filter((row) => row.name === paper);
+      const theirs = curvesOf({ ...of_, rows: printed, paper: () => true }).filter(({ look }) => look.dotted)
+        .map((curve) => ({ ...curve, name: "paper", label: "ASGNN, the paper’s figures", look: { colour: 0, dotted: true, wide: true } }));
+      return [...curvesOf({ ...of_, rows }), ...theirs];
+    };
+    const every = tables.flatMap((name) => one(name).datasets.flatMap((dataset) => linesOf(one(name), dataset)));
+    const visible = hiddenIn("story");
+    const of = one(state.story), range = rangeOf(every.filter(visible));
+    const known = of.datasets.filter((dataset) => linesOf(of, dataset).some(({ name }) => name !== "paper"));
+    const entries = [...new Map(known.flatMap((dataset) => linesOf(of, dataset)).map((curve) => [curve.name, curve])).values()];
+    const place = byId("story-charts");
+    const [grid, width] = layout(place, 250, Math.min(4, known.length));
+    const { label } = data.metrics[of.figure];
+    byId("story-note").textContent = `${label[0].toUpperCase()}${label.slice(1)}, against ${of.unit}; settings chosen on ${of.rules[0]}. All charts have the same scale.`;
+    byId("story-legend").replaceChildren(legend(entries, "story"));
+    place.style.gridTemplateColumns = grid;
+    place.replaceChildren(...known.map((dataset) => lineChart({ ...flipAxes(of), yTitle: "", lines: linesOf(of, dataset).filter(visible), range, width, height: width < 340 ? 300 : 250, caption: dataset })).filter(Boolean));
+  }
+
   function drawCurves() {
-    const { columns, rates, unit, datasets, rows } = table();
-    const { label } = data.metrics[state.metric];
-    const axes = { xs: rates, xLabels: rates.map((at, i) => [at, columns[i]]), xTitle: unit, yTitle: label, head: (i) => `${columns[i]} ${unit}` };
+    const { datasets } = table(), rows = shownRows();
+    const axes = { ...flipAxes(table()), yTitle: data.metrics[state.metric].label };
     const visible = hiddenIn("rows");
     const place = byId("curves"), small = byId("curves-all");
-    const lines = curvesOf(state.dataset, state.paper);
+    const linesOf = (dataset) => curvesOf({ rows, dataset, paper: () => state.paper });
+    const lines = linesOf(state.dataset), range = rangeOf(datasets.flatMap(linesOf).filter(visible));
     const names = rows.filter((row) => lines.some(({ name }) => name === row.name)).map((row) => ({ name: row.name, label: row.label, look: looks[row.name] }));
     const width = widthOf(place, 280);
-    const chart = lineChart({ ...axes, lines: lines.filter(visible), width, height: width < 500 ? 300 : 420, caption: state.dataset });
+    const chart = lineChart({ ...axes, lines: lines.filter(visible), range, width, height: width < 500 ? 300 : 420, caption: state.dataset });
     place.replaceChildren(...(lines.length ? [legend(names, "rows"), chart || nothing("All lines are hidden.")] : [nothing("The store has no such results for this dataset.")]));
     const others = datasets.filter((dataset) => dataset !== state.dataset);
     const [grid, room] = layout(small, 300, others.length);
-    small.replaceChildren(...others.map((dataset) => lineChart({ ...axes, yTitle: "", lines: curvesOf(dataset, state.paper).filter(visible), width: room, height: 220, caption: dataset })).filter(Boolean));
+    small.replaceChildren(...others.map((dataset) => lineChart({ ...axes, yTitle: "", lines: linesOf(dataset).filter(visible), range, width: room, height: 220, caption: dataset })).filter(Boolean));
     small.style.gridTemplateColumns = grid;
   }
 
+  const placeOf = (one) => `${one.dataset}, ${one.graph}`;
+
+  /** Opens on an attacked graph, of the chosen dataset if there is one: there are false edges to see. */
   function drawLayers(kind, draw, empty) {
-    const place = byId(kind);
-    const found = data.layers.filter((one) => one.kind === kind && one.dataset === state.dataset);
-    const graphs = [...new Set(found.map((one) => one.graph))];
-    if (!graphs.includes(state.graph[kind])) state.graph[kind] = graphs[graphs.length - 1];
+    const place = byId(kind), found = data.layers.filter((one) => one.kind === kind);
     if (!found.length) { place.replaceChildren(nothing(empty)); return; }
+    const graphs = [...new Set(found.map(placeOf))];
+    const most = (of) => of.reduce((best, one) => !best || one.rate > best.rate ? one : best, null);
+    const chosen = graphs.includes(state.graph[kind]) ? state.graph[kind] : placeOf(most(found.filter((one) => one.dataset === state.dataset)) || most(found));
     const select = h("select", { onchange: (event) => { state.graph[kind] = event.target.value; render(); byId(kind).querySelector("select").focus(); } });
-    options(select, graphs.map((graph) => [graph, graph]), state.graph[kind]);
-    const shown = found.filter((one) => one.graph === state.graph[kind]);
+    options(select, graphs.map((graph) => [graph, graph]), chosen);
+    const shown = found.filter((one) => placeOf(one) === chosen);
     const [grid, width] = layout(place, 420, Math.min(2, shown.length));
     place.style.gridTemplateColumns = grid;
-    const { entries, charts } = draw(shown, width);
+    const { entries, charts } = draw(shown, width, found);
     const head = h("div", { class: "pick" }, h("label", {}, "Graph ", select));
     const keys = h("div", { class: "pick", id: `${kind}-legend` }, legend(entries, kind));
-    place.replaceChildren(...(graphs.length > 1 ? [head] : []), keys, ...charts.filter(Boolean));
+    place.replaceChildren(head, keys, ...charts.filter(Boolean));
   }
 
-  const layerAxes = (count) => {
+  /** The axis of `count` values, as long as that of `most` values. */
+  const layerAxes = (count, most = count) => {
     const xs = Array.from({ length: count }, (_, i) => i);  // 0 is the start
-    return { xs, xLabels: ticks(0, count - 1, 8).filter(Number.isInteger).map((at) => [at, `${at}`]), xTitle: "layer", head: (i) => i ? `after layer ${i}` : "at the start" };
+    return { xs, until: most - 1, xLabels: ticks(0, most - 1, 8).filter(Number.isInteger).map((at) => [at, `${at}`]), xTitle: "layer", head: (i) => i ? `after layer ${i}` : "at the start" };
   };
   const trialsText = (count) => count === 1 ? "one trial" : `mean of ${count} trials`;
 
   function drawObjective() {
     const names = ["total", ...new Set(data.layers.filter((one) => one.kind === "objective").flatMap((one) => Object.keys(one.lines.terms)).filter((name) => name !== "total"))];
     const looksOf = Object.fromEntries(names.map((name, i) => [name, { colour: name === "total" ? 7 : (i - 1) % 7, strong: name === "total", plain: true }]));
-    drawLayers("objective", (shown, width) => ({
+    const linesOf = (one) => names.filter((name) => one.lines.terms[name]).map((name) => ({ name, label: name, look: looksOf[name], values: one.lines.terms[name], bands: [], text: (i) => short(one.lines.terms[name][i]) }));
+    const visible = hiddenIn("objective");
+    drawLayers("objective", (shown, width, found) => ({
       entries: names.map((name) => ({ name, label: name, look: looksOf[name] })),
-      charts: shown.map((one) => {
-        const lines = names.filter((name) => one.lines.terms[name]).map((name) => ({ name, label: name, look: looksOf[name], values: one.lines.terms[name], bands: [], text: (i) => short(one.lines.terms[name][i]) }));
-        return lineChart({ ...layerAxes(one.lines.terms.total.length), lines: lines.filter(hiddenIn("objective")), yTitle: "objective", width, height: 300,
-          caption: one.label, note: trialsText(one.trials), mark: one.trained ? { at: one.trained, label: `trained with ${one.trained}` } : null });
-      }),
-    }), "The store has no objective by layer for this dataset.");
+      charts: shown.map((one) => lineChart({ ...layerAxes(one.lines.terms.total.length), lines: linesOf(one).filter(visible), yTitle: "objective", width, height: 300,
+        range: rangeOf(found.filter(({ label }) => label === one.label).flatMap(linesOf).filter(visible)),
+        caption: one.label, note: trialsText(one.trials), mark: one.trained ? { at: one.trained, label: `trained with ${one.trained}` } : null })),
+    }), "The store has no objective by layer.");
   }
 
   function drawWeights() {
     const parts = [{ name: "clean", label: "edges of the clean graph", look: { colour: 6, strong: true, plain: true } },
       { name: "added", label: "edges added by the attack", look: { colour: 7, strong: true, plain: true, frozen: true } }];
-    drawLayers("weights", (shown, width) => ({
-      entries: parts,
-      charts: shown.map((one) => {
-        const lines = parts.filter(({ name }) => one.lines[name]).map((part) => {
-          const of = one.lines[part.name];
-          return { ...part, values: of.q50, bands: [{ low: of.q05, high: of.q95, opacity: 0.1 }, { low: of.q25, high: of.q75, opacity: 0.2 }],
-            text: (i) => `${fixed(of.q50[i], 3)} (${fixed(of.q25[i], 3)} to ${fixed(of.q75[i], 3)}), mean ${fixed(of.mean[i], 3)}` };
-        });
-        const count = Math.max(...lines.map(({ values }) => values.length));
-        return lineChart({ ...layerAxes(count), lines: lines.filter(hiddenIn("weights")), yTitle: "edge weight", width, height: 300, caption: one.label, note: trialsText(one.trials) });
-      }),
-    }), "The store has no edge weights by layer for this dataset.");
+    drawLayers("weights", (shown, width, found) => {
+      const countOf = (one) => Math.max(...Object.values(one.lines).map(({ q50 }) => q50.length));
+      const most = Math.max(...found.map(countOf));
+      return {
+        entries: parts,
+        charts: shown.map((one) => {
+          const lines = parts.filter(({ name }) => one.lines[name]).map((part) => {
+            const of = one.lines[part.name];
+            return { ...part, values: of.q50, bands: [{ low: of.q05, high: of.q95, opacity: 0.1 }, { low: of.q25, high: of.q75, opacity: 0.2 }],
+              text: (i) => `${fixed(of.q50[i], 3)} (${fixed(of.q25[i], 3)} to ${fixed(of.q75[i], 3)}), mean ${fixed(of.mean[i], 3)}` };
+          });
+          return lineChart({ ...layerAxes(countOf(one), most), lines: lines.filter(hiddenIn("weights")), range: [0, 1], yTitle: "edge weight", width, height: 300, caption: one.label, note: trialsText(one.trials) });
+        }),
+      };
+    }, "The store has no edge weights by layer.");
+  }
+
+  // --- records ----------------------------------------------------------------------------------------------------
+
+  /** Without the filter, which is for models. */
+  function drawPlain(...of) {
+    const filter = state.filter;
+    state.filter = "";
+    drawTable(...of);
+    state.filter = filter;
+  }
+
+  function drawEdges() {
+    const found = data.edges;
+    if (!found) return;
+    const number = (label) => ({ label, kind: "number" });
+    const value = (of) => of === null || of === undefined ? { text: "–", value: null } : { text: fixed(of, 3), value: of };
+    drawPlain("edges-scores", "All attacked graphs: means, and on how many graphs the ROC-AUC is the best or at most 0.01 below.",
+      [{ label: "score", kind: "text" }, number("best or close"), number("lowest ROC-AUC"), ...Object.values(found.measures).map(number)],
+      found.scores.map((one) => [{ text: one.score }, { text: `${one.close} of ${one.graphs}`, value: one.close / one.graphs }, value(one.worst),
+        ...Object.keys(found.measures).map((name) => value(one.means[name]))]), "");
+    const attacks = [...new Set(found.rows.map((row) => row.attack))];
+    if (!attacks.includes(state.attack)) state.attack = attacks[0];
+    options(byId("edges-attack"), attacks.map((name) => [name, name]), state.attack);
+    options(byId("edges-measure"), Object.entries(found.measures), state.measure);
+    const here = found.rows.filter((row) => row.attack === state.attack);
+    const scores = found.scores.map(({ score }) => score), graphs = [...new Set(here.map(({ graph }) => graph))];
+    const rates = [...new Map(here.map(({ rate, column }) => [rate, column])).entries()].sort(([a], [b]) => a - b);
+    const of = (graph, rate, score) => here.find((row) => row.graph === graph && row.rate === rate && row.score === score)?.[state.measure] ?? null;
+    const published = (graph, rate) => state.measure === "auc" ? found.published.find(([g, a, r]) => g === graph && a === state.attack && r === rate)?.[3] ?? null : null;
+    const entry = (score, i) => ({ name: score, label: score, look: { colour: [7, 6, 1, 3, 2, 4, 5, 0][i % 8], strong: i === 0 } });
+    const visible = hiddenIn("edges");
+    const linesOf = (graph) => [...scores.map(entry), { name: "published", label: found.publishedLabel, look: { colour: 0, dotted: true } }].map((one) => {
+      const values = rates.map(([rate]) => one.name === "published" ? published(graph, rate) : of(graph, rate, one.name));
+      return { ...one, values, bands: [], text: (i) => fixed(values[i], 3) };
+    }).filter(({ values }) => values.some((one) => one !== null));
+    const entries = [...new Map(graphs.flatMap(linesOf).map((one) => [one.name, one])).values()];
+    const every = found.rows.map((row) => row[state.measure]).filter((one) => one !== null);
+    const range = every.length ? [Math.min(...every), Math.max(...every)] : null;
+    const place = byId("edges-charts");
+    const [grid, width] = layout(place, 250, Math.min(4, graphs.length));
+    place.style.gridTemplateColumns = grid;
+    byId("edges-legend").replaceChildren(legend(entries, "edges"));
+    place.replaceChildren(...(rates.length > 1 ? graphs : []).map((graph) => lineChart({ xs: rates.map(([rate]) => rate), xLabels: rates, xTitle: "flips", yTitle: "", head: (i) => rates[i][1],
+      lines: linesOf(graph).filter(visible), range, width, height: 250, caption: graph })).filter(Boolean));
+    byId("edges-legend").hidden = rates.length < 2;
+    const several = here.some((row) => published(row.graph, row.rate) !== null);
+    drawPlain("edges-table", `${state.attack}: ${found.measures[state.measure]} of finding added edges.`,
+      [{ label: "graph", kind: "text" }, number("flips"), ...scores.map(number), ...(several ? [number("LEO")] : [])],
+      graphs.flatMap((graph) => rates.filter(([rate]) => here.some((row) => row.graph === graph && row.rate === rate)).map(([rate, column]) => {
+        const values = scores.map((score) => of(graph, rate, score));
+        const top = Math.max(...values.filter((one) => one !== null));
+        return [{ text: graph }, { text: column, value: rate },
+          ...values.map((one) => one === top ? { value: one, node: h("td", { class: "best" }, h("span", { class: "ours" }, fixed(one, 3))) } : value(one)),
+          ...(several ? [value(published(graph, rate))] : [])];
+      })), "");
+  }
+
+  function drawRecords() {
+    for (const [kind, { columns, rows }] of Object.entries(data.records)) {
+      const kindOf = (i) => rows.every((row) => row[i][1] === null || typeof row[i][1] === "number") ? "number" : "text";
+      drawPlain(`record-${kind}-table`, `${rows.length} rows`, columns.map((label, i) => ({ label: label.replaceAll("_", " "), kind: i ? kindOf(i) : "text" })),
+        rows.map((row) => row.map(([text, value]) => ({ text, value }))), "");
+    }
   }
 
   function drawScalars() {
-    const { rows, columns, rates, unit } = table();
+    const { datasets, columns, rates, unit } = table();
     const place = byId("scalars");
-    const learned = rows.filter((row) => line(row).some((cell) => cell.scalars && Object.keys(cell.scalars).length));
+    const learned = shownRows().filter((row) => line(row).some((cell) => cell.scalars && Object.keys(cell.scalars).length));
     const names = [...new Set(learned.flatMap((row) => line(row)).flatMap((cell) => Object.keys(cell.scalars || {})))];
     if (!names.length) { place.replaceChildren(nothing("No reported trial on this dataset has learned scalars.")); return; }
     const shown = learned.filter(hiddenIn("scalars"));
     const [grid, width] = layout(place, 320, 3);
     const charts = names.map((name) => {
-      const of = (row, i) => (line(row)[i].scalars?.[name] || []).filter((value) => value !== null);
-      const all = shown.flatMap((row) => columns.flatMap((_, i) => of(row, i)));
+      const of = (row, i, dataset = state.dataset) => (line(row, dataset)[i].scalars?.[name] || []).filter((value) => value !== null);
+      const all = shown.flatMap((row) => datasets.flatMap((dataset) => columns.flatMap((_, i) => of(row, i, dataset))));  // one scale for all
+      const [sign, meaning] = data.scalars[name] || [name, ""];
       if (!all.length) return null;
       const tooltip = (i) => {
         const here = shown.filter((row) => of(row, i).length);
-        return here.length ? [`${name} at ${columns[i]}`, ...here.map((row) => ({ look: looks[row.name], label: row.label,
+        return here.length ? [`${sign} at ${columns[i]}`, ...here.map((row) => ({ look: looks[row.name], label: row.label,
           text: `${short(mean(of(row, i)))} (${short(Math.min(...of(row, i)))} to ${short(Math.max(...of(row, i)))})` }))] : [];
       };
-      const { whole, svg, x, y, bounds } = frame({ caption: name, xs: rates, xLabels: rates.map((at, i) => [at, columns[i]]), xTitle: unit, yTitle: "", band: true,
-        low: Math.min(...all), high: Math.max(...all), height: 220, width, tooltip, describe: `The scalar ${name} of each trial against ${unit}. Use the arrow keys to read the values.` });
+      const { whole, svg, x, y, bounds } = frame({ caption: sign === name ? name : `${sign} (${name})`, note: meaning, xs: rates, xLabels: rates.map((at, i) => [at, columns[i]]), xTitle: unit, yTitle: "", band: true,
+        low: Math.min(...all), high: Math.max(...all), height: 220, width, tooltip, describe: `The scalar ${sign} (${name}) of each trial against ${unit}. Use the arrow keys to read the values.` });
       const slot = (bounds.right - bounds.left) / columns.length * 0.8 / shown.length;
       shown.forEach((row, r) => columns.forEach((_, i) => {
         const values = of(row, i), look = looks[row.name], middle = x(rates[i]) + (r - (shown.length - 1) / 2) * slot;
@@ -541,19 +686,25 @@
 
   // --- page ------------------------------------------------------------------------------------------------------
 
+  const KEPT = ["table", "dataset", "metric", "rule", "group"];  // in the address of the page
+
   function render() {
     updateControls();
-    for (const draw of [drawResults, drawGain, drawPublished, drawGenerality, drawCurves, drawWorse, drawObjective, drawWeights, drawScalars, drawSettings, drawMachines]) draw();
+    for (const draw of [drawStory, drawResults, drawGain, drawPublished, drawGenerality, drawEdges, drawRecords, drawCurves, drawWorse, drawObjective, drawWeights, drawScalars, drawSettings, drawMachines]) draw();
     byId("assumed-of").textContent = table().title;
     byId("assumed").replaceChildren(...table().assumed.map((text) => h("li", {}, text)));
-    const kept = new URLSearchParams(["table", "dataset", "metric", "rule"].map((name) => [name, state[name]]));
+    const kept = new URLSearchParams(KEPT.map((name) => [name, state[name]]));
     try { history.replaceState(null, "", `#${kept}`); } catch { /* not allowed in some frames */ }
   }
 
-  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) if (["table", "dataset", "metric", "rule"].includes(name)) state[name] = value;
-  for (const name of ["table", "dataset", "metric", "rule"]) byId(name).addEventListener("change", (event) => {
+  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) if (KEPT.includes(name)) state[name] = value;
+  for (const name of KEPT) byId(name).addEventListener("change", (event) => {
     state[name] = event.target.value;
-    if (name === "table") state.metric = "";  // each table starts with its own metric
+    if (name === "table") state.metric = state.group = "";  // each table starts with its own
+    render();
+  });
+  for (const [id, name] of [["story-table", "story"], ["edges-attack", "attack"], ["edges-measure", "measure"]]) byId(id)?.addEventListener("change", (event) => {
+    state[name] = event.target.value;
     render();
   });
   byId("filter").addEventListener("input", (event) => { state.filter = event.target.value.trim(); render(); });
@@ -563,6 +714,7 @@
     delete state.sort["worse-table"];  // its columns have changed
     render();
   });
+  addEventListener("beforeprint", () => { for (const folded of document.querySelectorAll("details")) folded.open = true; });
   let width = innerWidth, timer = 0;
   addEventListener("resize", () => {
     if (innerWidth === width) return;  // a phone's address bar changes only the height

@@ -1,14 +1,11 @@
-"""The command line: asgnn demo | datasets | train | attack | reproduce | report | store."""
+"""The commands on benchmark graphs: asgnn demo | datasets | train | attack | reproduce | report | store."""
 
 from __future__ import annotations
 
-import codecs
-import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from itertools import groupby
@@ -16,19 +13,32 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
-from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, DataUnavailable, GraphError
+from asgnn.cli.app import (
+    AsJson,
+    Device,
+    Sets,
+    app,
+    bar,
+    find_device,
+    note,
+    note_diverged,
+    out,
+    print_json,
+    print_table,
+    print_written,
+)
+from asgnn.errors import ConfigError
 from asgnn.experiments.attacks import attack_settings, made_case, write_attack
 from asgnn.experiments.demo import MODELS, RATES, mean_std, run_demo
 from asgnn.experiments.engine import Engine
 from asgnn.experiments.executors import Batch, Executor, cluster, local, on_ray, processes
 from asgnn.experiments.measure import find_split, load_graph
 from asgnn.experiments.migrate import migrate
+from asgnn.experiments.own_graph import add_graph
 from asgnn.experiments.questions import TOPICS, plan
+from asgnn.experiments.records import RECORDS, read_record
 from asgnn.experiments.report import FORMATS, write_report
 from asgnn.experiments.report.tables import MeanStd, metric
 from asgnn.experiments.spec import SEARCHES, SMALL, load_spec
@@ -49,102 +59,23 @@ from asgnn.experiments.values import (
     parse_case,
     parse_settings,
 )
-from asgnn.graphs import DATASETS, available, count_published, describe, find_dataset, load_dataset
+from asgnn.graphs import DATASETS, available, count_published, describe, find_dataset, load_dataset, read_graph
 from asgnn.training import RECIPES, Tuned, recipe, tune
 from asgnn.training.tune import BASELINES, PATIENCE, words
-from asgnn.version import __version__
 
-app = typer.Typer(
-    help="Classify the nodes of a graph whose edges cannot be trusted.", no_args_is_help=True, add_completion=False
-)
 store = typer.Typer(help="Show, merge and migrate stores of results.", no_args_is_help=True)
 app.add_typer(store, name="store")
-# no markup: file names may contain brackets
-out = Console(markup=False, highlight=False)
-err = Console(stderr=True, markup=False, highlight=False)
 
-EXIT_CODES: dict[type[BaseException], int] = {ConfigError: 2, GraphError: 3, DataUnavailable: 3, DataCorrupt: 3}
-INTERRUPTED = 130
 RESULTS = Path("runs/results.sqlite")  # default of reproduce and report
 PAUSE = 10.0  # seconds between two lines of an attack's progress
 SHOWN = 6  # settings in the table of train --tune
-STOPPED = "Interrupted; finished results are stored."
-# some releases of typer bundle their own click, so take the class from typer
-UsageProblem = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-
-Device = Annotated[
-    str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto uses a GPU if there is one.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output.")]
 Dataset = Annotated[str, typer.Option(help="A name that `asgnn datasets` lists.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard the results of an earlier run.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="A setting as name=value, such as lr=0.01; repeatable.")]
 StoreFile = Annotated[Path, typer.Argument(metavar="STORE", help="A store of results.")]
-
-
-def _device(name: str, has_gpu: bool | None = None, place: str = "that torch can see") -> str:
-    """The device to use; ``has_gpu`` is asked of torch by default."""
-    import torch
-
-    if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"--device must be auto, cpu or cuda; it is {name!r}.")
-    has_gpu = torch.cuda.is_available() if has_gpu is None else has_gpu
-    if name == "cuda" and not has_gpu:
-        raise ConfigError(f"--device cuda needs a GPU {place}, and there is none; use --device cpu.")
-    return "cuda" if has_gpu and name != "cpu" else "cpu"
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal; yields a function of the steps done and the number of all steps."""
-    percentage = TextColumn("{task.percentage:3.0f} %")
-    columns = (TextColumn("{task.description}"), BarColumn(), percentage, TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _print_table(
-    title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1, caption: str = ""
-) -> None:
-    """Prints a table whose first ``left`` columns are text and whose other columns are numbers."""
-    # Text objects, because rich would parse markup in plain strings
-    table = Table(title=Text(title) if title else None, caption=Text(caption) if caption else None)
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if i < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    out.print(table)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value))
-
-
-def _print_written(*paths: Path) -> None:
-    out.print(f"Written: {', '.join(map(str, paths))}", soft_wrap=True)
-
-
-def _note(sentence: str) -> None:
-    print(f"Note: {sentence}.", file=sys.stderr)
-
-
-def _note_diverged(count: int, trainings: int, where: str = "") -> None:
-    if count:
-        _note(f"{where}{count} of {trainings} trainings diverged")
 
 
 def _auc(figures: dict[str, Any]) -> str:
     return f"added from original edges with an AUC of {figures['edge_auc_mean']:.3f} (1 is perfect, 0.5 is chance)."
-
-
-@app.callback(invoke_without_command=True)
-def main_options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit
 
 
 @app.command()
@@ -156,11 +87,11 @@ def datasets(as_json: AsJson = False) -> None:
         about = {"here": available(name), "published_splits": count_published(name)}
         rows.append({"name": name, **{size: getattr(dataset, size) for size in sizes}, **about})
     if as_json:
-        return _print_json(rows)
+        return print_json(rows)
     headings = ("dataset", *sizes, "available", "splits")
     cells = [[*list(row.values())[:-1], row["published_splits"] or ""] for row in rows]
     title = "Undirected graphs without self-loops; splits: the number of published ones"
-    _print_table(title, headings, cells)
+    print_table(title, headings, cells)
     if any(row["here"] == "download" for row in rows):
         out.print(
             '"download" is fetched on first use; offline, set ASGNN_MIRROR to a folder that contains OWNER/REPO/PATH.'
@@ -169,7 +100,11 @@ def datasets(as_json: AsJson = False) -> None:
 
 @app.command()
 def train(
-    dataset: Dataset,
+    dataset: Annotated[str, typer.Option(help="A name that `asgnn datasets` lists, or a file of edges.")],
+    features: Annotated[
+        Path | None, typer.Option(help="For a file of edges: the nodes, with ids and features.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="For a file of edges: the column with the classes.")] = None,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(RECIPES)}; or package.module:Class.")] = "asgnn",
     settings: Sets = None,
     poisoned: Annotated[
@@ -200,30 +135,32 @@ def train(
     given = parse_settings(model, recipe(model).settings, settings or [])
     if budget is not None and not tuned:
         raise ConfigError("--budget is for --tune; use both or neither.")
-    case = parse_case(dataset, poisoned, rate, split)
+    name = _own_dataset(dataset, features, label)
+    case = parse_case(name or dataset, poisoned, rate, split)
+    shown = dataset if name else case.dataset
     if (usual := DATASETS[case.dataset].metric) != "accuracy":
         given = as_settings({"metric": usual, **dict(given)})
     against = made_against(case.dataset, case.attacks[0]) if case.attacks else None
     if against not in (None, case.split):
-        _note(f"these flips were made against the split {against}; on another split the attack is weaker")
+        note(f"these flips were made against the split {against}; on another split the attack is weaker")
     search = None
     with _store(store_path) as kept:
         if tuned:
             if case.of_trial(0) != case:
                 case = case.of_trial(0)
-                _note(f"with --tune all trials have one split, {case.split}")
-            search = _tune(case, model, dict(given), budget, store_path, _device(device))
+                note(f"with --tune all trials have one split, {case.split}")
+            search = _tune(case, model, dict(given), budget, store_path, find_device(device))
             given = as_settings(search.settings)
-        with _bar(f"{model} on {case.dataset}") as progress:
-            found = run_trials(case, model, given, trials, store=kept, device=_device(device), progress=progress)
-    _note_diverged(found["diverged"], trials)
+        with bar(f"{model} on {shown}") as progress:
+            found = run_trials(case, model, given, trials, store=kept, device=find_device(device), progress=progress)
+    note_diverged(found["diverged"], trials)
     if search is not None:
         found["tuned"] = _tuned_as_dict(search)
         if not as_json:
             _print_tuned(search)
     if as_json:
-        return _print_json(found)
-    graph = case.dataset if poisoned is None else f"{case.dataset}, {poisoned}"
+        return print_json(found | ({"file": dataset} if name else {}))
+    graph = shown if poisoned is None else f"{shown}, {poisoned}"
     graph += f" at {rate:g}" if rate else ""
     caption = f"{case.split} split, {found['seconds']:.1f} s on {found['device']}"
     rows = []
@@ -235,11 +172,31 @@ def train(
             cells = (label, *(f"{found[f'{name}_{part}']:.2f}" for part in ("mean", "std")))
             rows.append([Text(cell, style="bold" if name == next(iter(labels)) else "") for cell in cells])
     headings = ("figure, %" if by_auc else "accuracy, %", f"mean of {trials}", "± std")
-    _print_table(f"{model} on {graph}", headings, rows, caption=caption)
+    print_table(f"{model} on {graph}", headings, rows, caption=caption)
     # says how many nodes are labelled if labels are missing
-    out.print(f"{case.dataset}: {describe(load_dataset(case.dataset))}")
+    out.print(f"{shown}: {describe(load_dataset(case.dataset))}", soft_wrap=True)
     if "edge_auc_mean" in found:
         out.print(f"The learned edge weights separate {_auc(found)}")
+
+
+def _own_dataset(dataset: str, features: Path | None, label: str | None) -> str | None:
+    """The name of the dataset of a file of edges, which is read; ``None`` if ``dataset`` is a name."""
+    path = Path(dataset)
+    try:
+        find_dataset(dataset)
+        is_file = False
+    except ConfigError:
+        is_file = bool(path.suffix) or path.exists()
+    if not is_file:
+        if features is not None or label is not None:
+            raise ConfigError(f"--features and --label belong to a file of edges, and {dataset} is none.")
+        return None
+    graph = read_graph(path, features, label=label)
+    if len(graph.classes) == 0:
+        raise ConfigError("Say which column has the classes: add --label COLUMN.")
+    for sentence in graph.notes:
+        note(sentence.rstrip("."))
+    return add_graph(graph)
 
 
 def _tune(
@@ -252,7 +209,7 @@ def _tune(
     key = key_of(case.as_dict())[:12]
     epochs, patience = fixed.pop("epochs", None), fixed.pop("patience", PATIENCE)
     metric = fixed.pop("metric", "accuracy")
-    with _bar(f"settings of {model} on {case.dataset}") as progress:
+    with bar(f"settings of {model} on {case.dataset}") as progress:
         return tune(
             model,
             graph,
@@ -288,7 +245,7 @@ def _print_tuned(found: Tuned) -> None:
     headings = ("settings that differ from the recipe", "epochs", "trials", "score, %", "loss")
     tried = len(found.tried.best())
     caption = f"the best {len(rows)} of {tried} settings, by validation; {found.seconds:.1f} s"
-    _print_table("Choice of settings", headings, rows, caption=caption)
+    print_table("Choice of settings", headings, rows, caption=caption)
     out.print(f"Chosen: {words(found.settings)}")
     if found.scalars:
         out.print(f"Learned: {words({name: f'{value:.3g}' for name, value in found.scalars.items()})}")
@@ -337,16 +294,16 @@ def attack(
     named = usual.of_trial(dataset, trial)
     name = parse_case(dataset, split=str(named)).dataset
     case = made_case(name, method, rate or float(per_target), named, settings=given, seed=seed)
-    with _bar(f"{method} on {name}") as progress:
-        outcome = write_attack(case, output, device=_device(device), fresh=fresh, progress=progress)
+    with bar(f"{method} on {name}") as progress:
+        outcome = write_attack(case, output, device=find_device(device), fresh=fresh, progress=progress)
     flips = outcome.as_dict()
     if as_json:
-        return _print_json(flips)
+        return print_json(flips)
     headings = ("flips", "added", "removed", "added between classes", "share of the edges")
     between = "" if flips["between"] is None else f"{flips['between']:.0%}"
     row = [flips["flips"], flips["added"], flips["removed"], between, f"{flips['rate']:.1%}"]
-    _print_table(f"{method} on {name}", headings, [row], left=0, caption=f"{flips['machine']}, {outcome.time}")
-    _print_written(output)
+    print_table(f"{method} on {name}", headings, [row], left=0, caption=f"{flips['machine']}, {outcome.time}")
+    print_written(output)
     out.print(f"To see its effect: asgnn train --dataset {name} --model gcn --poisoned {output}", soft_wrap=True)
 
 
@@ -358,8 +315,8 @@ def demo(
     device: Device = "auto",
 ) -> None:
     """Compare GCN, APPNP and ASGNN on the built-in Cora, clean and under attack: a table and a plot."""
-    with _bar("demo") as progress:
-        found, files = run_demo(output, trials=trials, device=_device(device), fresh=fresh, progress=progress)
+    with bar("demo") as progress:
+        found, files = run_demo(output, trials=trials, device=find_device(device), fresh=fresh, progress=progress)
     rows = []
     for rate in RATES:
         figures = [found[name, rate] for name in MODELS]
@@ -368,10 +325,10 @@ def demo(
         rows.append([f"{rate:.0%}", *cells])
     title = f"Test accuracy on Cora, %, mean ± std of {trials} seeds"
     caption = "one random 10/10/80 split; flips by our Metattack against this split"
-    _print_table(title, ("flips / edges", *MODELS), rows, left=0, caption=caption)
-    _note_diverged(sum(one["diverged"] for one in found.values()), trials * len(found))
+    print_table(title, ("flips / edges", *MODELS), rows, left=0, caption=caption)
+    note_diverged(sum(one["diverged"] for one in found.values()), trials * len(found))
     out.print(f"At {RATES[-1]:.0%} ASGNN's learned edge weights separate {_auc(found['asgnn', RATES[-1]])}")
-    _print_written(*files)
+    print_written(*files)
 
 
 def _listed(words: str, kind: Callable[[str], Any] = str) -> list[Any]:
@@ -435,10 +392,10 @@ def _executor(name: str, address: str | None, workers: int, device: str) -> Iter
     """The executor and its device; a cluster may have a GPU where this machine has none."""
     if name == "ray":
         with cluster(address) as has_gpu:
-            place = _device(device, has_gpu, "in the Ray cluster")
+            place = find_device(device, has_gpu, "in the Ray cluster")
             yield on_ray(place), place
         return
-    place = _device(device)
+    place = find_device(device)
     with nullcontext(local(place)) if workers == 1 else processes(workers, place) as run:
         yield run, place
 
@@ -483,9 +440,9 @@ def _show_choices(kept: Store, choices: list[Choice]) -> None:
             paper = spec.paper.get(case.dataset, {}).get(case.amount, {}).get(row.paper or "")
             rows.append([row.label, choice.rule, choice.tried, ours, MeanStd(*paper).text(digits) if paper else ""])
             where = f"{row.label} on {case.dataset}, {case.label}: "
-            _note_diverged(count_diverged(outcomes), len(outcomes), where)
+            note_diverged(count_diverged(outcomes), len(outcomes), where)
         title = f"{spec.title}: {case.dataset}, {spec.column(case.amount)} {spec.unit}"
-        _print_table(title, ("model", "chosen by", "settings tried", "ours", "paper"), rows, left=2)
+        print_table(title, ("model", "chosen by", "settings tried", "ours", "paper"), rows, left=2)
 
 
 @app.command()
@@ -497,7 +454,7 @@ def report(
     """Compare the results of a store with the paper: an HTML page, Markdown and LaTeX."""
     with Store.open(path, create=False) as found:
         written = write_report(found, output, formats.replace(",", " ").split())
-    _print_written(*written)
+    print_written(*written)
 
 
 @store.command("show")
@@ -506,7 +463,7 @@ def show_store(path: StoreFile, as_json: AsJson = False) -> None:
     with Store.open(path, create=False) as found:
         summary = found.summary()
     if as_json:
-        return _print_json(asdict(summary))
+        return print_json(asdict(summary))
     rows = [(name, getattr(summary, name)) for name in ("trainings", "diverged", "choices", "series", "attacks")]
     rows += [("hours of training", f"{summary.seconds / 3600:.2f}")]
     rows += [("hours of attacks", f"{summary.attack_seconds / 3600:.2f}")]
@@ -514,7 +471,7 @@ def show_store(path: StoreFile, as_json: AsJson = False) -> None:
     rows += [(f"trained by version {name}", count) for name, count in summary.versions.items()]
     rows += [("size of the file", f"{summary.size / 2**20:.1f} MiB")]
     out.print(Text(str(path)), soft_wrap=True)  # not as a title, which a narrow terminal would break
-    _print_table("", ("content", "value"), rows)
+    print_table("", ("content", "value"), rows)
 
 
 @store.command("merge")
@@ -531,13 +488,26 @@ def merge_stores(
         merged = [(path, target.merge(path, reported=reported)) for path in sources]
         target.vacuum()
     if as_json:
-        return _print_json(
+        return print_json(
             [{"from": str(path), **{kind: one._asdict() for kind, one in each.items()}} for path, each in merged]
         )
     headings = ("from", "records", *Counts._fields)
     caption = "conflicts: different results for the same question; those of INTO were kept"
     rows = [(path, kind, *counts) for path, each in merged for kind, counts in each.items()]
-    _print_table(f"Merged into {into}", headings, rows, left=2, caption=caption)
+    print_table(f"Merged into {into}", headings, rows, left=2, caption=caption)
+
+
+@store.command("record")
+def add_records(
+    into: StoreFile,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help=f"{', '.join(RECORDS)}: JSON files to add.")],
+) -> None:
+    """Add records, which are tables of measurements such as docs/records/edges.json, for the report to show."""
+    records = [read_record(path) for path in files]  # check all of them before writing
+    with Store.open(into, create=False) as target:
+        target.add_series(records)
+    counts = (f"{len(one.content['rows'])} rows of {one.kind}" for one in records)
+    out.print(f"Added to {into}: {', '.join(counts)}", soft_wrap=True)
 
 
 @store.command("migrate")
@@ -549,66 +519,5 @@ def migrate_store(
     """Convert a store of an earlier asgnn to the current schema, completely or not at all."""
     counts = migrate(old, new)
     if as_json:
-        return _print_json(counts)
+        return print_json(counts)
     out.print(f"Written: {new}, {', '.join(f'{n} {kind}' for kind, n in counts.items())}", soft_wrap=True)
-
-
-def run() -> None:
-    """Runs the program; an error is one sentence on standard error.
-
-    Exit codes: 0 success, 2 wrong settings, 3 missing or unusable data, 130 interrupted, 1 any other error.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="asgnn")
-    try:
-        code = app(standalone_mode=False)
-        sys.stdout.flush()  # here, so that a full disk is reported
-    except (KeyboardInterrupt, typer.Abort):
-        _fail(STOPPED, INTERRUPTED)
-    except AsgnnError as known:
-        _fail(str(known), next((code for kind, code in EXIT_CODES.items() if isinstance(known, kind)), 1))
-    except BrokenPipeError:  # the reader closed the pipe, which is no error
-        _discard_output()
-        sys.exit(0)
-    except OSError as system:
-        where = f" ({system.filename})" if system.filename else ""
-        _discard_output()
-        _fail(f"The operating system reported an error: {system.strerror or system}{where}.", 1)
-    except Exception as surprise:
-        if isinstance(surprise, UsageProblem):  # an unknown or unreadable option
-            surprise.show()  # type: ignore[attr-defined]
-            sys.exit(2)
-        if os.environ.get("ASGNN_DEBUG"):
-            raise
-        # torch has no exception class for it on a CPU
-        if isinstance(surprise, MemoryError) or "memory" in str(surprise).lower():
-            _fail("There is not enough memory for this graph with these settings.", 1)
-        _fail(
-            f"This is a defect of asgnn ({type(surprise).__name__}: {surprise}); set ASGNN_DEBUG=1 for the traceback.",
-            1,
-        )
-    if code == INTERRUPTED:  # some releases of typer catch Ctrl-C and return this code
-        _fail(STOPPED, INTERRUPTED)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _discard_output() -> None:
-    """Buffered output would raise the same error again at exit."""
-    with suppress(OSError):  # standard output may not be a file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _spell_out(error: UnicodeError) -> tuple[str, int]:
-    """ASCII for characters that the terminal's encoding lacks."""
-    assert isinstance(error, UnicodeEncodeError)
-    spelled = {"±": "+-", "…": "...", "–": "-", "−": "-", "’": "'", "“": '"', "”": '"'}
-    return "".join(spelled.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
-
-
-codecs.register_error("asgnn", _spell_out)
-
-
-def _fail(sentence: str, code: int) -> None:
-    print(f"asgnn: {sentence}", file=sys.stderr)
-    sys.exit(code)
