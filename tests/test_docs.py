@@ -7,14 +7,18 @@ import importlib
 import json
 import math
 import re
+import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from asgnn.asmp import BACKENDS, ASMPParams, asmp, lipschitz_h, max_eta
 from asgnn.experiments.report import write_report
@@ -50,32 +54,82 @@ def test_relative_links_lead_to_files(page: Path) -> None:
 
 
 def run_page(page: Path, seed: int = 0) -> dict[str, Any]:
-    """Run the blocks marked exactly ``python``, top to bottom, in one namespace; ``seed`` replaces their seed 0."""
-    # Blank lines for the rest of the page, so that an error names the page's own line.
-    lines, inside = [], False
-    for line in page.read_text().splitlines():
-        fence = line.startswith("```")
-        lines.append(line if inside and not fence else "")
-        if fence:
-            inside = line == "```python"
-    code = "\n".join(lines).replace("manual_seed(0)", f"manual_seed({seed})")
-    assert code.strip(), f"{page.name} has no block to run"
+    """Run the blocks marked exactly ``python``, top to bottom, in one namespace; ``seed`` replaces their seed 0.
+
+    Of the blocks marked ``sh`` between them, run the commands of asgnn.
+    """
     namespace: dict[str, Any] = {"__name__": f"docs.{page.stem}"}
     # What a page puts into the tables of the package is taken out again.
     tables: list[dict[str, Any]] = [BACKENDS, DATASETS, RECIPES]
     before = [dict(table) for table in tables]
+    ran = 0
     try:
         with torch.random.fork_rng(devices=[]):
-            exec(compile(code, str(page), "exec"), namespace)
+            for kind, code in blocks(page):
+                if kind == "python":
+                    code = code.replace("manual_seed(0)", f"manual_seed({seed})")
+                    exec(compile(code, str(page), "exec"), namespace)
+                    ran += 1
+                elif kind == "sh":
+                    for line in filter(
+                        lambda line: re.match("asgnn (look|fit|predict|audit|clean) ", line), code.split("\n")
+                    ):
+                        run_command(line)
     finally:
         for table, old in zip(tables, before, strict=True):
             table.clear()
             table.update(old)
+    assert ran, f"{page.name} has no block to run"
     return namespace
 
 
-def test_blocks_of_the_start_page_run_and_find_the_false_edges() -> None:
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """The kind and the code of every block, below blank lines, so that an error names the page's own line."""
+    kind, start, lines = None, 0, page.read_text().splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("```"):
+            if kind is None:
+                kind, start = line.removeprefix("```"), number + 1
+            else:
+                yield kind, "\n" * start + "\n".join(lines[start:number])
+                kind = None
+
+
+def run_command(line: str) -> None:
+    command = [sys.executable, "-m", "asgnn", *shlex.split(line)[1:]]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+def test_every_page_with_code_is_run() -> None:
+    """A page whose blocks no test runs is found here."""
+    tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("*.py"))
+    with_code = [page.name for page in PAGES if any(kind == "python" for kind, _ in blocks(page))]
+    assert len(with_code) > 10
+    assert [name for name in with_code if f'/ "{name}")' not in tests and f'/ "{name}",' not in tests] == []
+
+
+def test_blocks_of_the_front_page_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     seen = run_page(ROOT / "docs" / "index.md")
+    assert len(seen["classes"]) == len(seen["confidence"]) == 300
+    assert seen["cleaned"].num_edges == pytest.approx(0.9 * seen["data"].num_edges, abs=2)
+    assert len(seen["audit"].edges) == seen["data"].num_edges // 2
+    assert (tmp_path / "model").is_dir()
+
+
+def test_blocks_of_the_five_minute_start_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = run_page(ROOT / "docs" / "start.md")
+    truth = [seen["groups"][label] for label in seen["data"].y.tolist()]
+    hidden = [i for i, label in enumerate(seen["labels"]) if label is None]
+    assert sum(seen["classes"][i] == truth[i] for i in hidden) > 0.85 * len(hidden)
+    worst = seen["audit"].edges.nsmallest(60, "rank")
+    assert sum(truth[a] != truth[b] for a, b in zip(worst["source"], worst["target"], strict=True)) > 45
+
+
+def test_blocks_of_the_page_on_models_run_and_find_the_false_edges() -> None:
+    seen = run_page(ROOT / "docs" / "library.md")
     first = seen["order"][:8]
     pairs = set(zip(seen["u"][seen["once"]][first].tolist(), seen["v"][seen["once"]][first].tolist(), strict=True))
     assert len(pairs & {(i, i + 1) for i in range(0, 16, 2)}) > 4  # "most of the eight"
@@ -104,6 +158,69 @@ def test_blocks_of_the_page_on_structure_run(capsys: pytest.CaptureFixture[str])
     seen = run_page(ROOT / "docs" / "structure.md")
     assert f"```text\n{capsys.readouterr().out}```" in (ROOT / "docs" / "structure.md").read_text()
     assert seen["model"].informed(*prepare(seen["data"])).row.numel() > 0
+
+
+# --- tutorials ------------------------------------------------------------------------------------------------------
+
+TUTORIALS = ROOT / "docs" / "tutorials"
+
+
+def test_tutorial_on_own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From CSV to a cleaned graph, by five commands and in Python."""
+    monkeypatch.chdir(tmp_path)
+    seen = run_page(TUTORIALS / "own-data.md")
+    assert len(seen["predictions"]) == 300
+    assert (tmp_path / "audit.html").stat().st_size > 10_000
+    edges = len(seen["u"])
+    by_command, in_python = (len(pd.read_csv(tmp_path / name)) for name in ("cleaned.csv", "cleaned-too.csv"))
+    assert by_command == in_python == edges - round(0.1 * edges)
+    assert seen["false_share"](seen["worst"]) > 0.8
+    assert seen["right"] > 0.9
+
+
+def test_tutorial_on_false_edges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = run_page(TUTORIALS / "false-edges.md")
+    by_suspicion, by_features = (
+        roc_auc_score(seen["truth"], score) for score in (seen["edges"]["suspicion"], -seen["edges"]["similarity"])
+    )
+    assert by_suspicion > max(0.9, by_features)
+    assert sum(seen["first"]) >= 40
+    assert len(seen["edges"]) - seen["by_number"].num_edges == 100
+    assert seen["scores"]["cleaned"] > seen["scores"]["as it was"] - 0.01
+    assert (tmp_path / "audit.html").exists()
+    columns = re.findall(r"^\| `(\w+)`", (TUTORIALS / "false-edges.md").read_text(), flags=re.MULTILINE)
+    assert {"suspicion", "rank", "similarity", "agreement", "weight_1"} <= set(columns) <= set(seen["edges"].columns)
+
+
+def test_tutorial_on_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    """The printed table is that of the page, up to some nodes: another processor rounds otherwise."""
+    table = run_page(TUTORIALS / "compare.md")["table"]
+    (shown,) = (code for kind, code in blocks(TUTORIALS / "compare.md") if kind == "text")
+    rows = {name: [float(value) for value in values] for name, *values in map(str.split, shown.split("\n")[-16:])}
+    assert rows.keys() == set(table.index)
+    for name, (clean, attacked, _) in rows.items():
+        assert table.loc[name, "clean"] == pytest.approx(clean, abs=6)
+        assert table.loc[name, "attacked"] == pytest.approx(attacked, abs=10)
+    assert table.loc["gcn", "loss"] > 5
+
+
+def test_tutorial_on_attacks() -> None:
+    seen = run_page(TUTORIALS / "attack.md")
+    after = [attacked for attacked, _ in seen["left"].values()]
+    assert after == sorted(after, reverse=True)
+    assert all(attacked < noise - 0.02 for attacked, noise in seen["left"].values())  # "random flips hardly matter"
+    assert all(noise > seen["clean"] - 0.03 for _, noise in seen["left"].values())
+    assert int((seen["added"] & seen["between"]).sum()) > 0.9 * len(seen["attack"])  # "nearly all"
+
+
+def test_tutorial_on_optuna() -> None:
+    seen = run_page(TUTORIALS / "optuna.md")
+    states = [trial.state.name for trial in seen["study"].trials]
+    assert set(states) == {"COMPLETE", "PRUNED"}
+    assert len(states) == 13
+    pruned = [trial for trial in seen["study"].trials if trial.state.name == "PRUNED"]
+    assert all(10 <= max(trial.intermediate_values) < seen["EPOCHS"] for trial in pruned)
 
 
 def test_blocks_of_the_how_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

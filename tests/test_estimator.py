@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import pickle
 import tempfile
 import warnings
@@ -16,6 +17,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from scripts.calibration import table
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
@@ -52,7 +54,9 @@ def without_labels() -> Data:
 
 @pytest.fixture(scope="module")
 def fitted() -> RobustNodeClassifier:
-    return quick(settings={**SETTINGS, "witness_floor": 0.1}, models=3).fit(without_labels(), labels())
+    return quick(settings={**SETTINGS, "witness_floor": 0.1, "witness_models": 1}, models=3).fit(
+        without_labels(), labels()
+    )
 
 
 # --- scikit-learn's habits ------------------------------------------------------------------------------------------
@@ -349,6 +353,15 @@ def test_without_features_only_the_same_nodes_can_be_predicted() -> None:
         clf.predict(DATA)
 
 
+@pytest.mark.parametrize("scale", [True, False])
+def test_many_nodes_without_features(scale: bool) -> None:
+    """Their identity features are sparse."""
+    large = planted_graph(5000, 2, 8, 0.0, features=Gaussian(1, 0.0), seed=4)
+    clf = quick("gcn", models=1, scale=scale).fit(to_scipy(large), np.where(np.arange(5000) < 2500, large.y, -1))
+    assert clf.graph_.data.x.layout != torch.strided
+    assert (clf.predict() == large.y.numpy())[2500:].mean() > 0.8
+
+
 # --- scales ---------------------------------------------------------------------------------------------------------
 
 SIZES = torch.tensor([1.0, 1e3, 1e5, 1e-4, 1.0, 50.0, 1.0, 1.0, 1e4, 1.0])
@@ -360,7 +373,10 @@ def test_columns_of_any_size_may_be_mixed() -> None:
     mixed = Data(x=DATA.x * SIZES + SHIFTS, edge_index=DATA.edge_index)
     clf = quick("gcn").fit(mixed, labels())
     assert clf.scaling_.columns.tolist() == [1, 2, 3, 5, 8]
-    assert any("5 features were scaled" in note and "'x2'" in note for note in clf.notes_)
+    assert (
+        "5 features ('x1', 'x2', 'x3', 'x5', 'x8') were scaled, because of very large or very small values."
+        in clf.notes_
+    )
     assert accuracy_score(NAMES[~KNOWN], clf.predict()[~KNOWN]) > 0.85
     x = DATA.x.double()
     x[:, [1, 2, 3, 5, 8]] = ((x - x.mean(0)) / x.std(0, correction=0))[:, [1, 2, 3, 5, 8]]
@@ -471,6 +487,45 @@ def test_calibration_error_by_hand() -> None:
         calibration_error(p[:0], y[:0])
 
 
+def test_the_page_shows_the_record_and_the_goals_are_met() -> None:
+    record = json.loads((ROOT / "docs" / "records" / "calibration.json").read_text())
+    assert table(record["graphs"]) in (ROOT / "docs" / "estimator.md").read_text()
+    for key, row in record["graphs"].items():
+        goal = record["goal"]["clean" if key.endswith(" 0%") else "attacked"]
+        assert max(row["after"].values()) < goal, key
+
+
+# --- suspicious edges -----------------------------------------------------------------------------------------------
+
+
+def test_audit_and_clean_are_those_of_the_calibrated_models(fitted: RobustNodeClassifier) -> None:
+    found = fitted.audit(missing=5).edges
+    graph, p = fitted.graph_, fitted.predict_proba()
+    ends = [graph.numbers(found[side].to_numpy()) for side in ("source", "target")]
+    assert len(found) == DATA.num_edges // 2
+    np.testing.assert_allclose(found["agreement"], (p[ends[0]] * p[ends[1]]).sum(1), atol=1e-5)
+    np.testing.assert_allclose(found["confidence_source"], p.max(1)[ends[0]], atol=1e-5)
+    assert (found["class_target"].to_numpy() == fitted.predict()[ends[1]]).all()
+    assert fitted.clean(number=10).num_edges == len(found) - 10
+    left = fitted.clean(DATA, share=0.1)
+    assert left.num_edges == DATA.num_edges - 2 * round(0.1 * len(found))
+    false = NAMES[left.edge_index[0]] != NAMES[left.edge_index[1]]
+    assert false.mean() < 0.1 < (NAMES[DATA.edge_index[0]] != NAMES[DATA.edge_index[1]]).mean()
+
+
+def test_the_audit_sees_scaled_features_and_the_classes_of_the_fit() -> None:
+    mixed = Data(x=DATA.x * SIZES + SHIFTS, edge_index=DATA.edge_index)
+    clf = quick("gcn").fit(mixed, labels())
+    again = named_graph(mixed, np.where(np.arange(NODES) == 0, "quince", NAMES))  # a class that is not known
+    found = clf.audit(again, missing=0)
+    at = clf.graph_.numbers(found.edges["source"].to_numpy())
+    np.testing.assert_allclose(found.edges["confidence_source"], clf.predict_proba().max(1)[at], atol=1e-5)
+    assert set(found.edges["class_source"]) == set(clf.classes_)
+    assert found.graph.classes.tolist() == clf.classes_.tolist()
+    assert (found.graph.labels()[1:] == NAMES[1:]).all()
+    assert found.graph.labels()[0] is None
+
+
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
@@ -526,12 +581,13 @@ def test_the_budget_is_the_number_of_settings() -> None:
 
 def test_a_large_graph_gets_a_short_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimator, "LARGE", 0)
-    clf = RobustNodeClassifier(models=2, settings={"epochs": 4}, device="cpu").fit(DATA)
+    clf = RobustNodeClassifier(settings={"epochs": 4}, device="cpu").fit(DATA)
     tried = clf.tuned_.tried
     assert len(tried.best()) == 4
     assert all(row.settings.get("witness_floor", 1) == 1 for row in tried)
     assert any("large for a CPU" in note for note in clf.notes_)
-    assert len(clf.tuned_.fits) == 2
+    assert len(clf.tuned_.fits) == 3
+    assert len(RobustNodeClassifier(budget=2, settings={"epochs": 4}).fit(DATA).tuned_.fits) == 5  # as asked
 
 
 def test_the_ensemble_differs_in_seeds_alone(fitted: RobustNodeClassifier) -> None:

@@ -71,7 +71,7 @@ np.savez(sys.argv[3], p=clf.predict_proba(data), spread=clf.spread(data), predic
 def test_another_process_predicts_the_same_bits(tmp_path: Path) -> None:
     """With a witness and a prior, which are part of the model."""
     names = np.array(["a", "b", "c"])[DATA.y.numpy()]
-    clf = fit("asgnn", names, witness_floor=0.1, prior_neighbors=3, prior_weight=0.2)
+    clf = fit("asgnn", names, witness_floor=0.1, witness_models=1, prior_neighbors=3, prior_weight=0.2)
     assert clf.ensemble_.members[0].testimony.model is not None
     clf.save(tmp_path / "model")
     np.savez(tmp_path / "graph.npz", x=NEW.x.numpy(), edge_index=NEW.edge_index.numpy())
@@ -217,6 +217,8 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no class": (put(*GROUP, value={}), "cannot be built"),
     "unknown setting": (put(*GROUP, "settings", "colour", value=1), "no setting colour"),
     "other width": (put(*GROUP, "settings", "hidden_channels", value=3), "shape"),
+    "huge": (put(*GROUP, "settings", "hidden_channels", value=10**9), "shape"),
+    "infinite": (put("ensemble", "temperature", value=10**400), "incomplete or wrong"),
     "other number": (put(*GROUP, "models", value=3), "not those of 3 models"),
     "other tensors": (put(*GROUP, "tensors", value="nothing."), "names of the model's parameters"),
     "temperature": (put("ensemble", "temperature", value=-1), "temperature"),

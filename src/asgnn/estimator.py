@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,7 +30,7 @@ from asgnn.training.calibrate import log_grid, succession, temperature_of
 from asgnn.training.fit import Fit, fit_many
 from asgnn.training.recipes import recipe
 from asgnn.training.space import Budget, candidates
-from asgnn.training.tune import BASELINES, tune
+from asgnn.training.tune import BASELINES, Tuned, tune
 
 if TYPE_CHECKING:
     from asgnn.audit import Audit
@@ -40,7 +40,7 @@ TEMPERATURES = log_grid(0.05, 20, 241)
 # On a CPU, a graph with more than this many values in a pass over its edges (entries · classes; Cora has 10⁵) is large:
 # the whole portfolio would take more than ten minutes on two cores, and a witness as long as everything else.
 LARGE = 2**20
-LARGE_SETTINGS, LARGE_EPOCHS, LARGE_PATIENCE = 4, 100, 20
+LARGE_SETTINGS, LARGE_EPOCHS, LARGE_PATIENCE, LARGE_MODELS = 4, 100, 20, 3
 # What tune takes as arguments of its own.
 TRAINING = ("epochs", "patience", "metric")
 
@@ -104,7 +104,8 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         model: a name of :data:`~asgnn.training.RECIPES`, or ``package.module:Class``.
         settings: settings of the model or of its training that are not tuned.
         budget: the settings that are tried: their number, "portfolio" for a short list, or ``None`` for only the
-            recipe with ``settings``. On a large graph without a GPU, "portfolio" is shortened; ``notes_`` says so.
+            recipe with ``settings``. On a large graph without a GPU, "portfolio" is shortened, and at most three models
+            are trained; ``notes_`` says so.
         models: the number of models whose mean probability is used; they differ in their seeds.
         validation: the share of the labelled nodes that is held out, the same of every class; or the held-out nodes,
             as ids or as a mask over all nodes. A class with one labelled node is used for training.
@@ -171,7 +172,7 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         """
         check_count("models", self.models, 1, 1000)
         seed = _seed(self.random_state)
-        own = recipe(self.model).with_settings(self.settings or {})
+        recipe(self.model).with_settings(self.settings or {})  # raises before the graph is read
         device = find_device(self.device)
         named, codes = _labelled(graph, labels)
         present, y = np.unique(codes[codes >= 0], return_inverse=True)
@@ -182,44 +183,13 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         codes = codes.copy()
         codes[codes >= 0] = y
         split, notes = _split(named, codes, classes, self.validation, seed)
-        scaling = Scaling.of(named.data.x if self.scale else named.data.x[:0])
+        scaling = Scaling.of(named.data.x) if self.scale else Scaling.none(named.data.num_features)
         notes += _scaling_notes(named, scaling)
         data = _model_data(named, scaling)
         data.y = torch.from_numpy(codes)
-        fixed = {name: value for name, value in (self.settings or {}).items() if name not in TRAINING}
-        training = {name: value for name, value in (self.settings or {}).items() if name in TRAINING}
-        budget, trials = (1, self.models) if self.budget is None else (self.budget, TRIALS)
         large = device.type == "cpu" and (data.num_edges + data.num_nodes) * len(classes) > LARGE
-        if large and self.budget == "portfolio":
-            budget, trials = _short_list(self.model, fixed), 1
-            training = {"epochs": LARGE_EPOCHS, "patience": LARGE_PATIENCE, **training}
-            notes.append(
-                f"The graph is large for a CPU: {len(budget)} settings without a witness were tried with one seed and "
-                f"at most {training['epochs']} epochs; a number as budget, or a GPU, tries more."
-            )
-        extra = max(0, self.models - trials)
-        report = _Report(self.progress, training.get("epochs", own.config.epochs) * extra)
-        try:
-            tuned = tune(
-                self.model,
-                data,
-                split,
-                budget=budget,
-                trials=trials,
-                seed=seed,
-                fixed=fixed,
-                device=device,
-                progress=report.search,
-                **training,
-            )
-            fits = tuned.fits[: self.models]
-            if extra:
-                more = [tuned.recipe.trial(data, split, seed + trials + i) for i in range(extra)]
-                # on a CPU a batch gains nothing on a large graph
-                size = 1 if large else None
-                fits = fits + fit_many(more, data, device=device, batch_size=size, progress=report.models)
-        finally:
-            report.close()
+        plan = _plan(self, large)
+        tuned, fits = self._train(plan, data, split, seed, device)
         self.ensemble_ = _calibrated(fits, codes, split.val)
         self.temperature_ = self.ensemble_.temperature
         self.classes_ = classes
@@ -231,7 +201,7 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         self.tuned_ = replace(tuned, _train=list, _fits=fits)  # list: a Tuned without the search, which holds locks
         self.settings_ = dict(tuned.settings)
         self.advice_ = tuned.advice
-        self.notes_ = (*named.notes, *notes)
+        self.notes_ = (*named.notes, *notes, *plan.notes)
         self.comparison_ = {
             "model": tuned.val_score,
             **{name: one.val_score for name, one in tuned.comparison.items()},
@@ -319,8 +289,8 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         seen = self.audit(graph, **{"missing": 0, **options})
         from asgnn.audit import clean
 
-        asked = {"number": number, "share": share, "threshold": threshold, "precision": precision}
-        return clean(self.graph_ if graph is None else graph, seen, **asked)
+        given = self.graph_ if graph is None else graph
+        return clean(given, seen, number=number, share=share, threshold=threshold, precision=precision)
 
     def save(self, path: str | Path) -> None:
         """Write the classifier to a folder, without the graph; see :mod:`asgnn.saved`."""
@@ -370,10 +340,36 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
     def _probabilities(self, named: NamedGraph) -> NDArray[np.float64]:
         return _numpy((self._logits(named) / self.ensemble_.temperature).softmax(-1).mean(0))
 
+    def _train(self, plan: _Plan, data: Data, split: Split, seed: int, device: torch.device) -> tuple[Tuned, list[Fit]]:
+        """Choose settings, and train the models that the choice has not trained."""
+        extra = max(0, plan.models - plan.trials)
+        epochs = plan.training.get("epochs", recipe(self.model).config.epochs)
+        report = _Report(self.progress, epochs * extra)
+        try:
+            tuned = tune(
+                self.model,
+                data,
+                split,
+                budget=plan.budget,
+                trials=plan.trials,
+                seed=seed,
+                fixed=plan.fixed,
+                device=device,
+                progress=report.search,
+                **plan.training,
+            )
+            fits = tuned.fits[: plan.models]
+            if extra:
+                more = [tuned.recipe.trial(data, split, seed + plan.trials + i) for i in range(extra)]
+                fits = fits + fit_many(more, data, device=device, batch_size=plan.batch_size, progress=report.models)
+        finally:
+            report.close()
+        return tuned, fits
+
     def _tell(self) -> None:
         if self.verbose:
             print("\n".join([*self.notes_, str(self.tuned_)]))
-            print(f"the mean of {self.models} models: {100 * self.validation_score_:.2f} on the same nodes")
+            print(f"the mean of {len(self.tuned_.fits)} models: {100 * self.validation_score_:.2f} on the same nodes")
         mlp = self.comparison_.get("mlp")
         if mlp is not None and self.comparison_["model"] <= mlp:
             warnings.warn(
@@ -504,6 +500,45 @@ def _given(named: NamedGraph, codes: NDArray[np.int64], validation: Any) -> NDAr
     return nodes
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What is tried and trained.
+
+    Attributes:
+        budget, trials, fixed, training: arguments of tune.
+        models: the number of models.
+        batch_size: of the models that the choice has not trained.
+        notes: what there is to say about it.
+    """
+
+    budget: Budget
+    trials: int
+    fixed: dict[str, Any]
+    training: dict[str, Any]
+    models: int
+    batch_size: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _plan(clf: RobustNodeClassifier, large: bool) -> _Plan:
+    given = dict(clf.settings or {})
+    training = {name: given.pop(name) for name in TRAINING if name in given}
+    if clf.budget is None:
+        return _Plan(1, clf.models, given, training, clf.models)
+    if not large:
+        return _Plan(clf.budget, TRIALS, given, training, clf.models)
+    if clf.budget != "portfolio":
+        return _Plan(clf.budget, TRIALS, given, training, clf.models, batch_size=1)
+    listed, models = _short_list(clf.model, given), min(clf.models, LARGE_MODELS)
+    training = {"epochs": LARGE_EPOCHS, "patience": LARGE_PATIENCE, **training}
+    note = (
+        f"The graph is large for a CPU: {len(listed)} settings without a witness were tried with one seed and at most "
+        f"{training['epochs']} epochs, and {models} models trained; a number as budget, or a GPU, does more."
+    )
+    # on a CPU, a batch gains nothing on a large graph
+    return _Plan(listed, 1, given, training, models, batch_size=1, notes=(note,))
+
+
 def _short_list(model: str, fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The first settings of the portfolio that need no neighbours of the features and no models trained before."""
     asked = candidates(model, "portfolio", fixed=fixed)
@@ -516,7 +551,8 @@ def _scaling_notes(named: NamedGraph, scaling: Scaling) -> list[str]:
     if not columns:
         return []
     names = np.array([named.feature_names[at] for at in columns], dtype=object)
-    return [f"{len(columns)} features were scaled, because their values are very large or very small: {_names(names)}."]
+    which = f"The feature {_names(names)} was" if len(names) == 1 else f"{len(names)} features ({_names(names)}) were"
+    return [f"{which} scaled, because of very large or very small values."]
 
 
 def _names(classes: NDArray[Any]) -> str:

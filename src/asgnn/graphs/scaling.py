@@ -11,6 +11,7 @@ from torch import Tensor
 LARGEST = 10.0
 # So is a column that is mostly not 0 and varies by less than this: beside other columns, it is not seen.
 SMALLEST = 0.01
+BLOCK = 2**22  # entries that are looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,20 +31,17 @@ class Scaling:
         """The scaling of features (N, F): columns with a size between the two limits are left as they are.
 
         A column that is mostly 0 is divided by the root mean square of its other values. Any other is standardised.
-        Time O(N F).
+        Sparse tensors are left as they are. Time O(N F), memory O(N).
         """
-        if len(x) == 0:
-            return Scaling(torch.zeros(x.size(1), dtype=torch.float64), torch.ones(x.size(1), dtype=torch.float64))
-        x = x.detach().cpu().double()
-        filled = (x != 0).sum(0)
-        dense = 2 * filled >= len(x)
-        mean = torch.where(dense, x.mean(0), 0.0)
-        spread = (x - mean).square().sum(0) / torch.where(dense, len(x), filled).clamp(min=1)
-        size = spread.sqrt()
-        # a column with one value varies by rounding errors only
-        constant = size <= 1e-6 * x.abs().amax(0)
-        far = (x.abs().amax(0) > LARGEST) | (dense & ~constant & (size < SMALLEST))
-        return Scaling(torch.where(far, mean, 0.0), torch.where(far & ~constant, size, 1.0))
+        if len(x) == 0 or x.layout != torch.strided:
+            return Scaling.none(x.size(1))
+        parts = [_of(part.detach().cpu().double()) for part in x.split(max(1, BLOCK // len(x)), dim=1)]
+        return Scaling(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+    @staticmethod
+    def none(columns: int) -> Scaling:
+        """The scaling that changes nothing."""
+        return Scaling(torch.zeros(columns, dtype=torch.float64), torch.ones(columns, dtype=torch.float64))
 
     @property
     def columns(self) -> Tensor:
@@ -59,3 +57,15 @@ class Scaling:
         mean, size = self.mean.to(x.device)[at], self.size.to(x.device)[at]
         out[:, at] = ((x[:, at].double() - mean) / size).to(x.dtype)
         return out
+
+
+def _of(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the size of each column."""
+    filled = (x != 0).sum(0)
+    dense = 2 * filled >= len(x)
+    mean = torch.where(dense, x.mean(0), 0.0)
+    size = ((x - mean).square().sum(0) / torch.where(dense, len(x), filled).clamp(min=1)).sqrt()
+    largest = x.abs().amax(0)
+    constant = size <= 1e-6 * largest  # it varies by rounding errors only
+    far = (largest > LARGEST) | (dense & ~constant & (size < SMALLEST))
+    return torch.where(far, mean, 0.0), torch.where(far & ~constant, size, 1.0)

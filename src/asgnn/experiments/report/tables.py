@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -134,7 +134,7 @@ class ReportTable:
 
     spec: Spec
     labels: Mapping[str, str]
-    cells: tuple[TableCell, ...]
+    cells: tuple[TableCell, ...] = field(repr=False)  # many: other values name their table
 
     @property
     def datasets(self) -> tuple[str, ...]:
