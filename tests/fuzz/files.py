@@ -60,7 +60,7 @@ def odd_frame(draw: Draw, rows: int, columns: list[str]) -> pd.DataFrame:
 
 def text_of(draw: Draw, frame: pd.DataFrame) -> bytes:
     separator = draw.one(",", ",", ";", "\t", "|")
-    text = frame.to_csv(index=False, sep=separator, header=draw.chance(0.85), quoting=0, escapechar="\\")
+    text: str = frame.to_csv(index=False, sep=separator, header=draw.chance(0.85), quoting=0, escapechar="\\")
     return text.encode(draw.one("utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"), errors="replace")
 
 
