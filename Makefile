@@ -27,7 +27,7 @@ lint: setup
 	$(BIN)/mypy
 
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Builds the wheel and tries it in an empty environment, alone and with each extra.
 wheel: setup

@@ -31,8 +31,11 @@ def on_page_content(content: str, **_: Any) -> str:
 
 def mathml(formula: str, display: str) -> str:
     """Returns a formula of LaTeX as MathML."""
-    # latex2mathml knows align* only, and GitHub aligned only
-    return convert(html.unescape(formula).strip().replace("{aligned}", "{align*}"), display=display)
+    # latex2mathml knows align* only, and GitHub aligned only; it knows no large double bars
+    formula = re.sub(r"\\[Bb]ig+[lr]?\\\|", r"\\|", html.unescape(formula).strip())
+    made = convert(formula.replace("{aligned}", "{align*}"), display=display)
+    # browsers follow the style of a cell, not the attribute that MathML 3 had for it
+    return re.sub(r'columnalign="(left|right)"', r'style="text-align: \1; padding: .25em 0"', made)
 
 
 class Docstrings(griffe.Extension):
