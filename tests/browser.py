@@ -124,21 +124,21 @@ class Browser:
     @contextmanager
     def open(
         self,
-        file: Path,
+        page: Path | str,
         *,
         width: int = 1280,
         height: int = 900,
         dark: bool = False,
         downloads: Path | None = None,
-        fragment: str = "",
     ) -> Iterator[Page]:
-        """The page of a file, in a window of its own; fails at the end if the page had errors."""
+        """A file or an address in a window of its own; fails at the end if the page had errors."""
+        address = page if isinstance(page, str) else page.resolve().as_uri()
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = Page(self, session)
+        shown = Page(self, session)
         for domain in ("Page", "Runtime", "Network", "Log"):
-            page.call(f"{domain}.enable")
-        page.call(
+            shown.call(f"{domain}.enable")
+        shown.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
@@ -147,14 +147,14 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
-        page.call("Emulation.setEmulatedMedia", features=[scheme, still])
+        shown.call("Emulation.setEmulatedMedia", features=[scheme, still])
         if downloads:
             folder = str(downloads)
             self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=folder, eventsEnabled=True)
-        page.call("Page.navigate", url=file.resolve().as_uri() + fragment)
-        page.wait("document.readyState === 'complete' && location.protocol === 'file:'")
-        yield page
-        wrong = page.problems()
+        shown.call("Page.navigate", url=address)
+        shown.wait("document.readyState === 'complete' && location.protocol !== 'about:'")
+        yield shown
+        wrong = shown.problems()
         self.call("Target.closeTarget", targetId=target)
         if wrong:
             raise PageError("\n".join(wrong))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import pickle
 import tempfile
 import warnings
@@ -16,6 +17,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from scripts.calibration import table
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
@@ -371,7 +373,10 @@ def test_columns_of_any_size_may_be_mixed() -> None:
     mixed = Data(x=DATA.x * SIZES + SHIFTS, edge_index=DATA.edge_index)
     clf = quick("gcn").fit(mixed, labels())
     assert clf.scaling_.columns.tolist() == [1, 2, 3, 5, 8]
-    assert any("5 features were scaled" in note and "'x2'" in note for note in clf.notes_)
+    assert (
+        "5 features ('x1', 'x2', 'x3', 'x5', 'x8') were scaled, because of very large or very small values."
+        in clf.notes_
+    )
     assert accuracy_score(NAMES[~KNOWN], clf.predict()[~KNOWN]) > 0.85
     x = DATA.x.double()
     x[:, [1, 2, 3, 5, 8]] = ((x - x.mean(0)) / x.std(0, correction=0))[:, [1, 2, 3, 5, 8]]
@@ -480,6 +485,14 @@ def test_calibration_error_by_hand() -> None:
     assert calibration_error(p, y, bins=1) == pytest.approx(0.0, abs=1e-7)
     with pytest.raises(GraphError, match="no nodes"):
         calibration_error(p[:0], y[:0])
+
+
+def test_the_page_shows_the_record_and_the_goals_are_met() -> None:
+    record = json.loads((ROOT / "docs" / "records" / "calibration.json").read_text())
+    assert table(record["graphs"]) in (ROOT / "docs" / "estimator.md").read_text()
+    for key, row in record["graphs"].items():
+        goal = record["goal"]["clean" if key.endswith(" 0%") else "attacked"]
+        assert max(row["after"].values()) < goal, key
 
 
 # --- suspicious edges -----------------------------------------------------------------------------------------------

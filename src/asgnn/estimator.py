@@ -551,7 +551,8 @@ def _scaling_notes(named: NamedGraph, scaling: Scaling) -> list[str]:
     if not columns:
         return []
     names = np.array([named.feature_names[at] for at in columns], dtype=object)
-    return [f"{len(columns)} features were scaled, because their values are very large or very small: {_names(names)}."]
+    which = f"The feature {_names(names)} was" if len(names) == 1 else f"{len(names)} features ({_names(names)}) were"
+    return [f"{which} scaled, because of very large or very small values."]
 
 
 def _names(classes: NDArray[Any]) -> str:

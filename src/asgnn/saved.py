@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -116,7 +117,7 @@ def load_classifier(path: str | Path, *, device: str = "auto") -> RobustNodeClas
         _check_sizes(clf)
     except (AsgnnError, _Unusable) as cause:
         raise DataCorrupt(f"The model in {folder} cannot be built: {_line(cause)}.") from cause
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as cause:
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as cause:
         raise DataCorrupt(f"The model in {folder} cannot be built: its description is incomplete or wrong.") from cause
     return clf
 
@@ -346,9 +347,12 @@ def _group_from_json(found: Json, tensors: Mapping[str, Tensor]) -> list[NodeCla
         witness = found["witness"]
         judge = None if witness is None else _ensemble_from_json(witness, tensors).requires_grad_(False)
         testimony = Testimony(judge)
+    arguments = arguments_for(kind, settings)
+    with torch.device("meta"):  # without memory, so that a wrong size does not take all of it
+        _check_state(kind(**arguments), own)
     models = []
     for i in range(count):
-        model = kind(**arguments_for(kind, settings))
+        model = kind(**arguments)
         _set_state(model, {name: value[i] for name, value in own.items()})
         model.testimony = testimony
         models.append(model.eval())
@@ -361,14 +365,20 @@ def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers()
 
 
-def _set_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+def _check_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Raise unless the stacked values have the names and shapes of the model's parameters and buffers."""
     if {name for name, _ in _state(model)} != values.keys():
         raise _Unusable("the weights do not have the names of the model's parameters")
+    for name, old in _state(model):
+        shape = values[name].shape[1:]
+        if shape != old.shape and old.numel():  # an empty parameter has the size of the graph, as in Pro-GNN
+            raise _Unusable(f"{name} has the shape {tuple(shape)}, not {tuple(old.shape)}")
+
+
+def _set_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:
     for path, old in list(_state(model)):
         at, _, name = path.rpartition(".")
         owner, value = model.get_submodule(at), values[path].clone()
-        if value.shape != old.shape and old.numel():  # an empty parameter has the size of the graph, as in Pro-GNN
-            raise _Unusable(f"{path} has the shape {tuple(value.shape)}, not {tuple(old.shape)}")
         setattr(owner, name, nn.Parameter(value, old.requires_grad) if isinstance(old, nn.Parameter) else value)
 
 

@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from asgnn.experiments.report.tables import GROUPS, TableCell, adaptive_gain, mo
 from asgnn.experiments.spec import TABLES, load_spec
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import ENSEMBLE, Choice, Outcome, Series, Training, Value, as_settings
+from tests.browser import Browser, Page, find_chromium
 
 OURS = {"asgnn": [79.0, 78.0, 80.0], "asgnn-frozen": [77.0, 77.0, 78.5], "gcn": [50.0, 51.0, 52.0]}
 NASTY = 'H200 </script><script>alert("1")</script> & 100% of_it | *now*'
@@ -713,35 +715,18 @@ const press = (selector, key) => one(selector).dispatchEvent(new KeyboardEvent("
 
 def browse(report: Report, folder: Path, width: int, script: str) -> dict[str, Any]:
     """What ``script`` returns, run in the page by a real browser, where nothing may be written to the console."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no Chromium on the path")
-    # Checks run in the page and send what they found to the page around it: no driver is needed to read it back. The
-    # page is in a frame, since the least width of a browser's window is more than a phone's.
-    catch = "<script>window.wrong = []; addEventListener('error', (event) => wrong.push(event.message));</script>"
-    check = f"""<script>(() => {{
-      let found;
-      try {{ found = (() => {{ {HELPERS} {script} }})(); }} catch (error) {{ wrong.push(String(error.stack)); }}
-      parent.postMessage(JSON.stringify({{ ...found, wrong }}), "*");
-    }})();</script>"""
-    page = render(report, "html").replace("<head>", f"<head>{catch}").replace("</body>", f"{check}</body>")
-    (folder / "page.html").write_text(page, encoding="utf-8")
-    around = folder / "around.html"
-    around.write_text(
-        f"""<pre id="found"></pre>
-        <script>addEventListener("message", (event) => document.querySelector("pre").textContent = event.data);</script>
-        <iframe src="page.html" style="border: 0; width: {width}px; height: 900px"></iframe>"""
-    )
-    command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
-    command += [f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000", "--virtual-time-budget=8000"]
-    command += ["--enable-logging=stderr", "--v=0", "--dump-dom", around.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    written = re.findall(r'<pre id="found">(.+?)</pre>', done.stdout, re.DOTALL)
-    assert written, done.stderr[-2000:]
-    assert "CONSOLE" not in done.stderr, done.stderr
-    found: dict[str, Any] = json.loads(written[0].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    assert found.pop("wrong") == []
+    with shown(report, folder, width) as page:
+        found: dict[str, Any] = page.run(f"(() => {{ {HELPERS} {script} }})()")
     return found
+
+
+@contextmanager
+def shown(report: Report, folder: Path, width: int) -> Iterator[Page]:
+    if find_chromium() is None:
+        pytest.skip("no Chromium on the path")
+    (folder / "page.html").write_text(render(report, "html"), encoding="utf-8")
+    with Browser() as browser, browser.open(folder / "page.html", width=width) as page:
+        yield page
 
 
 FITS = """
@@ -861,7 +846,7 @@ def test_the_page_shows_random_splits_divergence_and_text_as_text(results: Resul
         "wider": False,
         "cells": ["diverged in 3 of 3 trials"],
         "machines": [NASTY, "a machine"],
-        "scripts": 4,  # the page's two and the test's two
+        "scripts": 2,
     }
 
 
@@ -912,7 +897,7 @@ const order = [".points", "#story-charts", "#controls", "#results-table"].map(to
 const lines = () => count("#story-charts figure:first-child .curve");
 const found = {
   points: texts(".points h2"), sentences: texts(".points li > p"), details: texts(".points details p"),
-  folded: all(".more").every((more) => !more.open), order: order.every((at, i) => !i || at > order[i - 1]),
+  folded: all("details").every((one) => !one.open), order: order.every((at, i) => !i || at > order[i - 1]),
   charts: texts("#story-charts figcaption"), scales: axes("#story-charts").size, lines: lines(),
   keys: texts("#story-legend button"), wider: wider(),
 };
@@ -936,7 +921,7 @@ def test_the_page_opens_with_the_story(whole: Report, tmp_path: Path, width: int
         "points": ["What holds", "What fails", "Why"],
         "sentences": [point.text for point in points],
         "details": [" ".join(point.details) for point in points],
-        "folded": width < 641,
+        "folded": True,
         "order": True,
         "charts": ["cora", "citeseer", "cora_ml", "acm"],
         "scales": 1,
@@ -948,6 +933,29 @@ def test_the_page_opens_with_the_story(whole: Report, tmp_path: Path, width: int
         "same": True,  # one scale for both attacks
         "hides": 1,
     }
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_story_answers_the_mouse(tmp_path: Path, width: int) -> None:
+    report = story_results().report()
+    with shown(report, tmp_path, width) as page:
+        page.click(".points li:first-child summary")
+        details = ".points li:first-child details p"
+        assert page.text(details) == " ".join(report.story.points[0].details)
+        assert page.run(f"document.querySelector('{details}').getBoundingClientRect().height") > 10
+        assert page.texts("#story-charts figcaption") == ["cora", "citeseer"]  # those with results of ours
+        gcn = '#story-charts .curve[data-name="gcn"]'
+        assert page.count(gcn) == 4  # on both graphs the two ends
+        page.click('#story-legend button[data-name="gcn"]')
+        assert page.count(gcn) == 0
+        page.move_to("#story-charts figure:first-child svg")
+        assert "edges flipped by Metattack" in page.text("#story-charts .tip")
+        page.click('nav a[href="#results"]')
+        page.click("#results-table .cell")
+        assert "settings" in page.text("#detail")
+        page.press("Escape")
+        assert not page.run("document.querySelector('#detail').open")
+        assert page.requests() == [(tmp_path / "page.html").as_uri()]
 
 
 def test_the_weights_open_on_an_attacked_graph(tmp_path: Path) -> None:

@@ -77,10 +77,13 @@
 
   const whole = new Intl.NumberFormat("en");
   const fixed = (value, digits = 3) => Number.isFinite(value) ? value.toFixed(digits).replace("-", "−") : "–";
-  const percent = (part, all) => all ? `${(100 * part / all).toFixed(part && part < all / 100 ? 2 : 1)} %` : "0 %";
+  const percent = (part, all) => all ? `${(100 * part / all).toFixed(part && part < all / 100 ? 2 : 1)}\u00a0%` : "0\u00a0%";
   const short3 = (value) => fixed(value, Math.abs(value) < .0995 && value ? 3 : 2);
   const plural = (count, one, many = `${one}s`) => `${whole.format(count)} ${count === 1 ? one : many}`;
   const short = (text, length) => text.length > length ? `${text.slice(0, length - 1)}…` : text;
+  /** A name with its beginning and its end: long ids often begin alike. */
+  const middle = (text, length) => text.length > length ? `${text.slice(0, Math.ceil(length / 3))}…${text.slice(Math.ceil(length / 3) + 1 - length)}` : text;
+  const longest = ids.reduce((most, id) => Math.max(most, id.length), 0), ID = Math.min(22, Math.max(10, longest));
   const className = (node) => !classOf || classOf[node] === NO_CLASS ? "–" : classes[classOf[node]];
   const described = (node) => {
     const confidence = confidenceOf && Number.isFinite(confidenceOf[node]) ? `, confidence ${fixed(confidenceOf[node], 2)}` : "";
@@ -125,7 +128,7 @@
   function columnsOf(table) {
     const columns = [{ name: "rank", label: "rank", width: 58, order: () => table.rank, text: (i) => whole.format(table.rank[i]), first: 1 }];
     for (const end of ["source", "target"]) {
-      columns.push({ name: end, label: end, width: 92, kind: "text", order: () => through(table[end], alphabet()), text: (i) => ids[table[end][i]], first: 1 });
+      columns.push({ name: end, label: end, width: 20 + 7.3 * ID, kind: "text", order: () => through(table[end], alphabet()), text: (i) => middle(ids[table[end][i]], rowHeight > 40 ? 11 : ID), full: (i) => ids[table[end][i]], first: 1 });
     }
     const score = ({ name, label, values }) => {
       const main = values === table.main;
@@ -207,7 +210,7 @@
     byId("empty").textContent = table.count ? "No row passes the filters." : nothing;
     byId("empty").hidden = count > 0;
     byId("scroll").scrollTop = 0;
-    byId("table").setAttribute("aria-rowcount", count + 1);
+    box.setAttribute("aria-rowcount", count + 1);
     drawRows();
   }
 
@@ -226,8 +229,8 @@
     });
     byId("table").style.minWidth = `${table.columns.reduce((sum, { width }) => sum + width, 0)}px`;
     byId("table").className = state.tab === "missing" ? "good" : "";
-    byId("table").setAttribute("aria-label", state.tab === "edges" ? "Edges by suspicion" : "Missing edges by plausibility");
-    byId("table").setAttribute("aria-colcount", table.columns.length);
+    box.setAttribute("aria-label", state.tab === "edges" ? "Edges by suspicion" : "Missing edges by plausibility");
+    box.setAttribute("aria-colcount", table.columns.length);
     const focus = [...head.querySelectorAll(".sort")].indexOf(document.activeElement);
     head.replaceChildren(h("tr", { role: "row", "aria-rowindex": 1 }, cells));
     if (focus >= 0) head.querySelectorAll(".sort")[focus].focus({ preventScroll: true });
@@ -273,7 +276,7 @@
         cell.title = text;
       } else {
         cell.textContent = text;
-        if (column.kind) cell.title = text;
+        if (column.full) cell.title = column.full(i);
       }
     });
   }
@@ -409,7 +412,7 @@
     const items = facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
     for (const node of classOf ? [a, b] : []) {
       const sure = confidenceOf && Number.isFinite(confidenceOf[node]) ? ` ${fixed(confidenceOf[node], 2)}` : "";
-      items.push(h("div", { class: "half" }, h("dt", {}, `class of ${short(ids[node], 20)}${sure && ", confidence"}`), h("dd", {}, dot(classOf[node]), className(node), sure)));
+      items.push(h("div", { class: "half" }, h("dt", {}, `class of ${middle(ids[node], 20)}${sure && ", confidence"}`), h("dd", {}, dot(classOf[node]), className(node), sure)));
     }
     if (tab === "edges" && layers) {
       const weights = Array.from({ length: layers + 1 }, (_, layer) => weight(i, layer)), most = edges.unit * 65535;
@@ -428,6 +431,7 @@
     const line = (style) => s("svg", { class: "key", viewBox: "0 0 35 10", "aria-hidden": "true" }, s("line", { x1: 1, x2: 34, y1: 5, y2: 5, style }));
     keys.push(h("li", {}, line("stroke: var(--edge); stroke-width: 3"), "trusted"), h("li", {}, line("stroke: var(--false); stroke-width: 3"), "suspicious"),
       h("li", {}, line("stroke: var(--false); stroke-width: 2; stroke-dasharray: 1 5; stroke-linecap: round"), "removed"));
+    if (tab === "missing") keys.push(h("li", {}, line("stroke: var(--c2); stroke-width: 3; stroke-dasharray: 5 5"), "missing"));
     byId("legend").replaceChildren(...keys);
     drawLayer();
   }
@@ -462,7 +466,7 @@
     const taken = [];
     const wanted = [...drawing.nodes].sort((x, y) => y.end - x.end);
     for (const node of wanted) {
-      const half = short(ids[node.id], 12).length * (node.end ? 3.7 : 3.1) + 2, y = node.y + (node.end ? 21 : 17);
+      const half = middle(ids[node.id], 12).length * (node.end ? 3.7 : 3.1) + 2, y = node.y + (node.end ? 21 : 17);
       const mine = { left: node.x - half, right: node.x + half, top: y - 9, bottom: y + 3 };
       const hit = (one) => mine.left < one.right && mine.right > one.left && mine.top < one.bottom && mine.bottom > one.top;
       const covered = drawing.nodes.some((one) => one !== node && hit({ left: one.x - 6, right: one.x + 6, top: one.y - 6, bottom: one.y + 6 }));
@@ -485,7 +489,7 @@
       .attr("class", (node) => node.end ? "node end" : "node");
     nodes.append("path").attr("d", (node) => shape(classOf?.[node.id])).style("fill", (node) => colour(classOf?.[node.id]))
       .attr("transform", (node) => `scale(${node.end ? 8 : 5.5})`).attr("vector-effect", "non-scaling-stroke");
-    nodes.append("text").attr("y", (node) => node.end ? 21 : 17).text((node) => short(ids[node.id], 12));
+    nodes.append("text").attr("y", (node) => node.end ? 21 : 17).text((node) => middle(ids[node.id], 12));
     nodes.on("mouseenter", (event, node) => { event.currentTarget.classList.add("over"); say(`${ids[node.id]}${classOf ? `: ${described(node.id)}` : ""}; ${plural(starts[node.id + 1] - starts[node.id], "edge")}. Click to list them.`); })
       .on("mouseleave", (event) => { event.currentTarget.classList.remove("over"); say(""); })
       .on("click", (event, node) => { if (!event.defaultPrevented) find(ids[node.id]); });
@@ -514,7 +518,7 @@
   /** What stands under the drawings when nothing is pointed at. */
   function hintText() {
     const left = drawing.omitted.filter(({ all, kept }) => kept < all)
-      .map(({ node, all, kept }) => `${kept} of the ${whole.format(all)} other neighbours of ${short(ids[node], 24)}`);
+      .map(({ node, all, kept }) => `${kept} of the ${whole.format(all)} other neighbours of ${middle(ids[node], 24)}`);
     const cut = left.length ? ` Shown: ${left.join(" and ")}, common ones first, then by suspicion.` : "";
     return `Colour of a line: suspicion. Width: weight. Point at a node or an edge; click it to go there; drag to move.${cut}`;
   }

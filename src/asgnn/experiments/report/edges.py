@@ -72,7 +72,7 @@ def edge_finding(rows: Rows) -> EdgeFinding:
         for graph, rates in graphs.items()
         for rate, auc in rates.items()
     }
-    known = {place: auc for place, auc in published.items() if place in best}
+    known = {place: published[_plain(place)] for place in best if _plain(place) in published}
     return EdgeFinding(rows, tuple(scores), known, label, tuple(_findings(scores, of_score, best, known)))
 
 
@@ -116,6 +116,12 @@ def _findings(
             f"It is at or above the figures of LEO, for other attacked graphs of the same datasets, in {above} of "
             f"{len(pairs)} cases."
         )
+
+
+def _plain(place: Place) -> Place:
+    """With names as in the file of published figures: cora_ml for Cora-ML."""
+    graph, attack, rate = place
+    return graph.lower().replace("-", "_"), attack.lower(), rate
 
 
 def _place(row: Mapping[str, Any]) -> Place:

@@ -448,7 +448,7 @@
     }
     for (const { look, values, name } of lines) for (const run of runs(values)) {
       svg.append(s("path", { class: "curve", "data-name": name, d: `M${run.map((i) => point(i, values[i])).join("L")}`, style: strokeOf(look) }));
-      if (!look.plain && !look.floor) svg.append(...run.map((i) => s("path", { d: MARKERS[look.colour], transform: `translate(${point(i, values[i])})`, style: markerOf(look) })));
+      if (!look.plain && (!look.floor || run.length === 1)) svg.append(...run.map((i) => s("path", { d: MARKERS[look.colour], transform: `translate(${point(i, values[i])})`, style: markerOf(look) })));
     }
     return whole;
   }
@@ -499,7 +499,7 @@
     const every = tables.flatMap((name) => one(name).datasets.flatMap((dataset) => linesOf(one(name), dataset)));
     const visible = hiddenIn("story");
     const of = one(state.story), range = rangeOf(every.filter(visible));
-    const known = of.datasets.filter((dataset) => linesOf(of, dataset).length);
+    const known = of.datasets.filter((dataset) => linesOf(of, dataset).some(({ name }) => name !== "paper"));
     const entries = [...new Map(known.flatMap((dataset) => linesOf(of, dataset)).map((curve) => [curve.name, curve])).values()];
     const place = byId("story-charts");
     const [grid, width] = layout(place, 250, Math.min(4, known.length));
@@ -714,8 +714,7 @@
     delete state.sort["worse-table"];  // its columns have changed
     render();
   });
-  // In a narrow window the charts come first; what is folded there opens with a click.
-  if (matchMedia("(max-width: 640px)").matches) for (const more of document.querySelectorAll(".more")) more.open = false;
+  addEventListener("beforeprint", () => { for (const folded of document.querySelectorAll("details")) folded.open = true; });
   let width = innerWidth, timer = 0;
   addEventListener("resize", () => {
     if (innerWidth === width) return;  // a phone's address bar changes only the height
