@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from asgnn.errors import AsgnnError
-from tests.fuzz import command, library
+from tests.fuzz import command, files, library
 from tests.fuzz.draw import LIMIT, Draw, Hang, Nan, Wrong
 
 FAILURES = ("exception", "nan", "wrong", "hang")
@@ -33,6 +33,9 @@ FAMILIES: dict[str, tuple[float, Callable[[Draw], None]]] = {
     "validate": (10, library.case_validate),
     "from_edges": (10, library.case_from_edges),
     "from_matrix": (6, library.case_from_matrix),
+    "read_graph": (8, files.case_read_graph),
+    "archive": (4, files.case_archive),
+    "named_graph": (8, files.case_named_graph),
     "splits": (8, library.case_splits),
     "flips": (10, library.case_flips),
     "undirected": (2, library.case_undirected),

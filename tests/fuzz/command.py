@@ -85,13 +85,19 @@ OPTIONS = {
                   "--workers", "--batch", "--device"],
     "demo": ["--trials", "--device"],
     "report": ["--format"],
+    "look": ["--features", "--label", "--id", "--source", "--weight", "--ignore", "--separator", "--encoding"],
+    "predict": ["--features", "--device", "-o"],
     "datasets": [],
 }  # fmt: skip
 
 
 def case_command(draw: Draw) -> None:
     """Runs a command with up to two unusual options; the other options keep it short."""
-    name = draw.one("train", "train", "attack", "attack", "reproduce", "report", "demo", "datasets", "store", "nothing")
+    Path("edges.csv").write_text("source,target,weight\na,b,1\nb,c,2\nc,a,1\n")
+    name = draw.one(
+        "train", "train", "attack", "attack", "reproduce", "report", "demo", "datasets", "store", "look", "predict",
+        "nothing",
+    )  # fmt: skip
     output = str(draw.folder / "out")
     words: list[str] = {
         "train": [*SHORT, "--model", draw.one("mlp", "sgc")],
@@ -101,6 +107,8 @@ def case_command(draw: Draw) -> None:
         "reproduce": ["small", "--store", "out.sqlite", "--trials", draw.one("0", "-1"), "--device", "cpu"],
         "demo": ["--trials", draw.one("0", "-1", "x"), "-o", output],
         "report": [draw.path(), "-o", output],
+        "look": [draw.mostly("edges.csv", draw.path()), *draw.one([], ["--json"])],
+        "predict": [draw.path(), "edges.csv", "-o", "out.csv"],
         "datasets": draw.one([], ["--json"]),
         "store": draw.one(["show", draw.path()], ["merge", "out.sqlite", draw.path()], [], ["nothing"]),
         "nothing": [odd_word(draw)],

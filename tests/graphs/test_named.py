@@ -11,8 +11,9 @@ import torch
 from torch_geometric.data import Data
 
 from asgnn.errors import GraphError
-from asgnn.graphs import NamedGraph, named_graph, read_graph, validate
+from asgnn.graphs import NamedGraph, named_graph, planted_graph, random_split, read_graph, validate
 from asgnn.graphs.convert import simplify
+from asgnn.training import fit, recipe
 
 FIELDS = ("x", "edge_index", "edge_weight", "y")
 
@@ -363,3 +364,23 @@ def test_bad_input_gets_one_sentence(make, words: str) -> None:
         make()
     assert str(found.value).endswith(".")
     assert "\n" not in str(found.value)
+
+
+def test_models_take_the_sparse_identity_as_the_dense_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = planted_graph(60, 3, 6, 0.1, features=None, seed=1)
+    graph = Data(edge_index=data.edge_index, y=data.y, num_nodes=60)
+    assert torch.equal(named_graph(graph).data.x, data.x)
+    monkeypatch.setattr("asgnn.graphs.assemble.DENSE_IDENTITY", 10)
+    sparse = named_graph(graph).data
+    assert sparse.x.layout == torch.sparse_coo
+    split = random_split(data, 0, train=0.4, val=0.2)
+    for model in ("gcn", "asgnn"):
+        fits = [fit(recipe(model, epochs=5).trial(one, split, 0).model, one, split=split) for one in (data, sparse)]
+        assert torch.equal(fits[0].logits[0], fits[1].logits[0]), model
+    with pytest.raises(GraphError, match="x is a sparse tensor"):
+        validate(sparse)
+    bad = Data(
+        x=(torch.eye(2) * torch.inf).nan_to_num(0, posinf=torch.inf).to_sparse(), edge_index=data.edge_index[:, :0]
+    )
+    with pytest.raises(GraphError, match="must be finite"):
+        validate(bad, need_labels=False, sparse=True)

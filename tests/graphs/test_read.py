@@ -374,3 +374,22 @@ def test_a_bomb_is_not_unpacked(folder: Path) -> None:
         archive.writestr("edges.npy", b"\0" * (600 << 20))
     with pytest.raises(DataCorrupt, match="over the limit"):
         read_graph("bomb.npz")
+
+
+def test_features_by_the_names_that_a_model_knows(folder: Path) -> None:
+    Path("nodes.csv").write_text("id,a,b,color\na,1,x,red\nb,2,y,5\nc,3,z,blue\nd,4,w,\n")
+    found = read_graph("edges.csv", "nodes.csv", feature_names=["color=blue", "a", "color=green", "color=5"])
+    assert found.feature_names == ("color=blue", "a", "color=green", "color=5")
+    assert found.data.x.tolist() == [[0, 1, 0, 0], [0, 2, 0, 1], [1, 3, 0, 0], [0, 4, 0, 0]]
+    with pytest.raises(GraphError, match="lacks 1 of the model's features: 'height'"):
+        read_graph("edges.csv", "nodes.csv", feature_names=["a", "height"])
+    assert not read_graph("edges.csv", "nodes.csv", feature_names=[]).has_features
+
+
+def test_edges_of_a_file_with_features_in_memory(folder: Path) -> None:
+    nodes = pd.DataFrame({"size": [1.0, 2, 3, 4], "kind": list("pqpq")}, index=list("abcd"))
+    found = read_graph("edges.csv", nodes, label="kind")
+    assert found.data.x.view(-1).tolist() == [1, 2, 3, 4]
+    assert found.data.y.tolist() == [0, 1, 0, 1]
+    assert torch.equal(read_graph("edges.csv", np.eye(4)).data.x, torch.eye(4))
+    assert torch.equal(named_graph("edges.csv", nodes["kind"], features=nodes[["size"]]).data.y, found.data.y)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -446,3 +447,46 @@ def labels_by_id(labels: Any, ids: NDArray[Any], number: Callable[[Any], NDArray
     out = np.full(len(ids), None, dtype=object)
     out[number(keys)] = values
     return out
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def is_a(value: Any, module: str, name: str) -> bool:
+    """Whether a value is an instance of a class of a package, without importing the package."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(value, getattr(loaded, name))
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """Returns names for features without names."""
+    return tuple(f"x{i}" for i in range(count))
+
+
+def node_words(ids: NDArray[Any]) -> Callable[[int], str]:
+    """Returns the words for a node in error messages."""
+    return lambda at: f"Node {shown(ids[at])}"
+
+
+def checked_length(labels: Any, count: int) -> Any:
+    """Returns labels; raises unless there is one per node."""
+    labels = list(labels) if isinstance(labels, Iterable) and not hasattr(labels, "__len__") else labels
+    if not hasattr(labels, "__len__") or isinstance(labels, str | bytes):
+        raise GraphError(f"labels must be one label per node or a dict by id; it is a {type(labels).__name__}.")
+    if len(labels) != count:
+        raise GraphError(f"labels has {len(labels)} entries, but the graph has {count} nodes.")
+    return labels
+
+
+def positions_of(index: Any, ids: Any, where: str) -> NDArray[np.int64]:
+    """Returns the positions of ids in a pandas index; raises for an unknown one. ``where`` says what it is."""
+    import pandas as pd
+
+    if isinstance(ids, Tensor):
+        ids = ids.detach().cpu().numpy()
+    wanted = ids if isinstance(ids, pd.Index | pd.Series | np.ndarray) else pd.Index(list(ids), tupleize_cols=False)
+    found: NDArray[np.int64] = index.get_indexer(pd.Index(wanted, tupleize_cols=False))
+    if (found < 0).any():
+        unknown = np.asarray(wanted, dtype=object)[found < 0][0]
+        raise GraphError(f"There is no node {shown(unknown)} in {where}; its first ids are {some(index[:3])}.")
+    return found.astype(np.int64)
