@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -24,7 +25,7 @@ from asgnn.asmp import BACKENDS, ASMPParams, asmp, lipschitz_h, max_eta
 from asgnn.experiments.report import write_report
 from asgnn.experiments.report.data import UNEXPLAINED, collect
 from asgnn.experiments.store import Store
-from asgnn.graphs import DATASETS, prepare
+from asgnn.graphs import DATASETS, Gaussian, named_graph, planted_graph, prepare
 from asgnn.training import RECIPES
 from tests.awkward import star
 
@@ -138,16 +139,24 @@ def test_blocks_of_the_page_on_models_run_and_find_the_false_edges() -> None:
     assert len(pairs & {(i, i + 1) for i in range(0, 16, 2)}) > 4  # "most of the eight"
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_readme_example_prints_what_the_readme_shows(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """The claim must not depend on a lucky seed: the false edge is the least trusted one by a clear margin."""
-    found = run_page(ROOT / "README.md", seed)["found"]
-    printed = capsys.readouterr().out
-    assert "least trusted edge: [0, 1]\n" in printed
-    assert f"```text\n{printed}```" in (ROOT / "README.md").read_text()
-    weight = found.weights[-1]
-    false = found.edge_index.sort(0).values.eq(torch.tensor([[0], [1]])).all(0)
-    assert weight[false].max() + 0.3 < weight[~false].min()
+def test_the_ten_lines_of_the_readme_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Files of a planted graph with false edges; the classifier and the audit must find what was planted."""
+    monkeypatch.chdir(tmp_path)
+    planted = planted_graph(200, classes=2, degree=8, false_edges=0.1, features=Gaussian(8, signal=2.0))
+    edges, nodes = named_graph(planted, ["ab"[one] if i % 2 else None for i, one in enumerate(planted.y)]).to_pandas()
+    edges.to_csv("edges.csv", index=False)
+    nodes.rename(columns={"label": "class"}).to_csv("nodes.csv")
+    seen = run_page(ROOT / "README.md")
+    truth = np.array(["a", "b"])[planted.y]
+    assert (seen["classifier"].predict() == truth).mean() > 0.9
+    found = seen["audit"].edges
+    false = truth[found["source"]] != truth[found["target"]]
+    assert false[: false.sum()].mean() > 3 * false.mean()
+    assert seen["cleaned"].num_edges == round(0.95 * len(found))
+    assert "audit.html" in os.listdir(tmp_path)
+    assert (
+        seen["asgnn"].RobustNodeClassifier.load("model").predict(seen["graph"]) == seen["classifier"].predict()
+    ).all()
 
 
 def test_blocks_of_the_tuning_page_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,11 +272,15 @@ def files_of(package: str) -> list[Path]:
 
 
 def imports(path: Path, *, inside_functions: bool) -> Iterator[tuple[int, str]]:
-    """Line and full name of what a file imports; of ``from a import b``, both a and a.b."""
+    """Line and full name of what a file imports; of ``from a import b``, both a and a.b.
+
+    Without those inside functions and those for type checkers only, it is what importing the file imports.
+    """
 
     def walk(node: ast.AST) -> Iterator[ast.AST]:
         for child in ast.iter_child_nodes(node):
-            if inside_functions or not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+            if inside_functions or not (for_types or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)):
                 yield child
                 yield from walk(child)
 

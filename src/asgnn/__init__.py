@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from asgnn.asmp import ASMPParams, Scheme, asmp
+from asgnn.audit import Audit, CleanEdges, audit_graph, clean, write_audit_page
 from asgnn.errors import AsgnnError, DivergedWarning, FeaturesWarning, StructureWarning
 from asgnn.graphs import (
     FeaturePrior,
@@ -64,6 +65,8 @@ __all__ = [
     "ASMPParams",
     "AirGNN",
     "AsgnnError",
+    "Audit",
+    "CleanEdges",
     "DivergedWarning",
     "ElasticGNN",
     "Ensemble",
@@ -89,6 +92,8 @@ __all__ = [
     "__version__",
     "accuracy",
     "asmp",
+    "audit_graph",
+    "clean",
     "diff",
     "fit",
     "fit_many",
@@ -107,6 +112,7 @@ __all__ = [
     "roc_auc",
     "tune",
     "validate",
+    "write_audit_page",
 ]
 
 
