@@ -97,13 +97,17 @@ PICTURES = {"audit": audit, "report": report, "docs": docs}
 
 
 def _picture(page: Page, name: str) -> None:
-    """Write what is shown with 256 colours, a third of the bytes; no colour is off by more than a few of 255."""
+    """Write what is shown with 256 colours, a third of the bytes: the most frequent 128 exactly, the others nearly."""
     page.settle()
     path = FIGURES / f"{name}.png"
     page.picture(path)
     with Image.open(path) as taken:
-        few = taken.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
+        full = taken.convert("RGB")
+    frequent = sorted(full.getcolors(full.width * full.height) or (), reverse=True)[:128]
+    others = full.quantize(128, Image.Quantize.MAXCOVERAGE).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*np.ravel([colour for _, colour in frequent]).tolist(), *others[: 3 * 128]])
+    full.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
     size = path.stat().st_size
     if size > LARGEST:
         raise SystemExit(f"{path} has {size:,} bytes, more than {LARGEST:,}.")
