@@ -30,7 +30,12 @@ class Extra:
     check: str
 
 
-EXTRAS = (Extra("cli", "command"), Extra("neighbors", "neighbors"), Extra("ray", "ray"))
+EXTRAS = (
+    Extra("cli", "command"),
+    Extra("parquet", "parquet"),
+    Extra("neighbors", "neighbors"),
+    Extra("ray", "ray"),
+)
 
 
 def main() -> None:

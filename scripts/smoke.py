@@ -16,17 +16,25 @@ from importlib.metadata import version
 from pathlib import Path
 
 import asgnn
+from asgnn.audit.page import write_audit_page
 
 
 def core() -> None:
-    """The library alone: a planted graph, a training, a prediction."""
+    """The library alone: fit, predict, save and load a classifier, audit and clean its graph."""
     assert "site-packages" in str(asgnn.__file__), f"asgnn is imported from {asgnn.__file__}"
     assert asgnn.__version__ == version("asgnn")
-    data = asgnn.graphs.planted_graph(300, 3, features=asgnn.graphs.Gaussian(16, 2.0))
-    split = asgnn.random_split(data, trial=0)
-    found = asgnn.recipe("asgnn", epochs=30).trial(data, split, 0)
-    asgnn.fit(found.model, data, found.config, split=split)
-    assert asgnn.accuracy(found.model, data, split.test) > 0.8
+    data = asgnn.graphs.planted_graph(200, 3, features=asgnn.graphs.Gaussian(16, 2.0))
+    labels = [None if node % 3 else f"class {label}" for node, label in enumerate(data.y.tolist())]
+    classifier = asgnn.RobustNodeClassifier(budget=None, models=2, settings={"epochs": 40}).fit(data, labels)
+    hits = [found == f"class {label}" for found, label in zip(classifier.predict(), data.y.tolist(), strict=True)]
+    assert sum(hits) > 0.8 * len(hits)
+    classifier.save("model")
+    again = asgnn.RobustNodeClassifier.load("model")
+    assert (again.predict_proba(data) == classifier.predict_proba()).all()
+    cleaned = classifier.clean(data, share=0.1)
+    assert cleaned.num_edges == data.num_edges - 2 * round(0.05 * data.num_edges)
+    write_audit_page(classifier.audit(), "audit.html")
+    assert "<html" in Path("audit.html").read_text()
     assert asgnn.load_dataset("cora").num_nodes == 2485
 
 
@@ -35,6 +43,18 @@ def command() -> None:
     said = run("--version")
     assert said.strip() == asgnn.__version__, said
     assert "cora" in run("datasets")
+
+
+def parquet() -> None:
+    """A table in a Parquet file."""
+    import pandas as pd
+
+    edges = pd.DataFrame({"source": ["a", "b"], "target": ["b", "c"]})
+    try:
+        edges.to_parquet("edges.parquet")
+    except ImportError:
+        Path("edges.parquet").write_bytes(b"PAR1")
+    assert asgnn.read_graph("edges.parquet").num_edges == 2
 
 
 def neighbors() -> None:
@@ -59,6 +79,7 @@ def ray() -> None:
 CHECKS: dict[str, tuple[Callable[[], None], str | None]] = {
     "core": (core, None),
     "command": (command, "asgnn[cli]"),
+    "parquet": (parquet, "asgnn[parquet]"),
     "neighbors": (neighbors, "asgnn[neighbors]"),
     "ray": (ray, "asgnn[ray]"),
 }

@@ -85,9 +85,20 @@ def test_neighbour_similarity_is_a_mean_of_cosines(features: str) -> None:
 def test_agreements_are_dot_products() -> None:
     whole, pairs = evidence(), some_pairs(True)
     found = whole.columns(pairs, joined=True)
-    for name, p in (("agreement", whole.probabilities), ("witness", whole.witness)):
+    p = whole.witness
+    assert p is not None
+    np.testing.assert_allclose(np.exp(found["witness"]) - LEAST, (p @ p.T)[pairs[0], pairs[1]], atol=1e-12)
+    adjacency = to_scipy(planted("words")).toarray()
+    for name, p in (("neighbors", whole.probabilities), ("witness_neighbors", whole.witness)):
         assert p is not None
-        np.testing.assert_allclose(np.exp(found[name]) - LEAST, (p @ p.T)[pairs[0], pairs[1]], atol=1e-12)
+        seen = []
+        for u, v in pairs.T:
+            ways = []
+            for one, other in ((u, v), (v, u)):
+                total = adjacency[one] @ p - p[other] + p[one] + 0.5 / 3
+                ways.append(total @ p[other] / total.sum())
+            seen.append(min(ways))
+        np.testing.assert_allclose(np.exp(found[name]) - LEAST, seen, atol=1e-9)
 
 
 @pytest.mark.parametrize("joined", [True, False])

@@ -10,23 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asgnn.audit.evidence import Array, Evidence
+from asgnn.errors import GraphError
 
 # Given edges and random pairs that are learned from; more are sampled down.
 MOST_EDGES = 200_000
-# Random pairs per given edge.
-PAIRS = 3
-# The share of false edges is read off where at least this share of the random pairs lies.
-LEAST_PAIRS = 0.1
-# Fewer edges teach nothing.
-LEAST_EDGES = 20
+# The share of false edges is read off where at least this share of the random pairs lies: in the tail beyond, attackers
+# place few edges, so that a smaller share would underestimate them (chosen on the graphs that docs/audit.md names).
+LEAST_PAIRS = 0.5
+# Draws of pairs from which those of different predicted classes are taken.
+DRAWS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Judge:
     r"""Estimates the probability that an edge is false from the evidence about its two nodes.
 
-    False edges are assumed to look like random pairs of nodes. If a share π of the given edges is false, an edge with
-    evidence x is false with probability
+    False edges are assumed to look like random pairs of nodes (:func:`random_pairs`). If a share π of the given edges
+    is false, an edge with evidence x is false with probability
 
     .. math:: P(\mathrm{false} \mid x) = \pi \, \frac{f_\mathrm{random}(x)}{f_\mathrm{given}(x)}
 
@@ -37,7 +37,7 @@ class Judge:
     Attributes:
         names: of the inputs.
         classifier: given edge (1) against random pair (0), both of equal total weight.
-        false_share: π, the lowest share of given edges among the pairs up to any value of the ratio.
+        false_share: π, see :func:`lowest_share`.
     """
 
     names: tuple[str, ...]
@@ -46,7 +46,8 @@ class Judge:
 
     def log_ratio(self, columns: Mapping[str, Array]) -> Array:
         r"""Return :math:`\log f_\mathrm{given} / f_\mathrm{random}` of pairs with these inputs."""
-        found: Array = self.classifier.decision_function(np.stack([columns[name] for name in self.names], axis=1))
+        inputs = np.stack([columns[name] for name in self.names], axis=1)
+        found: Array = self.classifier.decision_function(inputs) if len(inputs) else np.empty(0)
         return found
 
     def suspicion(self, columns: Mapping[str, Array]) -> Array:
@@ -70,17 +71,18 @@ class Judge:
 def learn(evidence: Evidence, columns: Mapping[str, Array], *, seed: int = 0) -> Judge:
     """Return a judge that learned from all given edges, whose inputs are ``columns``, and from random pairs.
 
-    The ends of the random pairs are drawn like the ends of edges, so that degrees alone do not tell the two apart.
     Time O(E log E) with at most 200,000 edges and three times as many pairs.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    rng = np.random.default_rng(seed)
     names = tuple(columns)
+    if evidence.edges.shape[1] == 0:
+        raise GraphError("The graph has no edges, so there is nothing to audit.")
+    rng = np.random.default_rng(seed)
     given = np.stack([columns[name] for name in names], axis=1)
     if given.shape[0] > MOST_EDGES:
         given = given[rng.choice(given.shape[0], MOST_EDGES, replace=False)]
-    random = random_pairs(evidence, PAIRS * given.shape[0], rng)
+    random = random_pairs(evidence, given.shape[0], rng)
     apart = evidence.columns(random, joined=False)
     absent = np.stack([apart[name] for name in names], axis=1)
     target = np.repeat([1, 0], [given.shape[0], absent.shape[0]])
@@ -99,21 +101,29 @@ def learn(evidence: Evidence, columns: Mapping[str, Array], *, seed: int = 0) ->
 
 
 def random_pairs(evidence: Evidence, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return about ``count`` pairs (2, P) of different nodes that are not joined; ends drawn by degree."""
+    """Return up to 3 ``count`` random pairs (2, P) of different nodes that are not joined.
+
+    One third has ends that are drawn like ends of edges, so that degrees alone do not tell the two apart; one third has
+    ends that are drawn like nodes; and one third is like the first, but of different predicted classes, because false
+    edges join classes more often than random ones (if there are no predictions, there is no such third).
+    """
     ends, n = evidence.edges.reshape(-1), evidence.features.num_nodes
-    pairs = ends[rng.integers(ends.size, size=(2, count))]
+    drawn = [ends[rng.integers(max(ends.size, 1), size=(2, count))], rng.integers(n, size=(2, count))]
+    if evidence.probabilities is not None:
+        predicted = evidence.probabilities.argmax(axis=1)
+        more = ends[rng.integers(max(ends.size, 1), size=(2, DRAWS * count))]
+        drawn.append(more[:, predicted[more[0]] != predicted[more[1]]][:, :count])
+    pairs: NDArray[np.int64] = np.concatenate(drawn, axis=1)
     keys = np.minimum(*pairs) * n + np.maximum(*pairs)
-    keep = (pairs[0] != pairs[1]) & ~np.isin(keys, evidence.edges[0] * n + evidence.edges[1])
-    found: NDArray[np.int64] = pairs[:, keep]
-    return found
+    return pairs[:, (pairs[0] != pairs[1]) & ~np.isin(keys, evidence.edges[0] * n + evidence.edges[1])]
 
 
 def lowest_share(given: Array, random: Array) -> float:
-    """Return the least ratio of the shares of given and of random pairs that have at most some score.
+    """Return the least ratio of the shares of given and of random pairs up to any score above the random pairs' median.
 
     Where no true edge lies, the density of the given edges is π times that of the random pairs.
     """
-    levels = np.quantile(random, np.linspace(LEAST_PAIRS, 1, 91))
+    levels = np.quantile(random, np.linspace(LEAST_PAIRS, 1, 51))
     below_given = np.searchsorted(np.sort(given), levels, side="right") / max(given.size, 1)
     below_random = np.searchsorted(np.sort(random), levels, side="right") / max(random.size, 1)
     return float(np.clip((below_given / below_random).min(initial=1.0), 0.0, 1.0))

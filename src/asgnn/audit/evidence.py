@@ -79,17 +79,6 @@ class Evidence:
         size = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).reshape(-1))
         return sp.csr_array(sp.diags_array(1 / np.where(size > 0, size, 1)) @ matrix)
 
-    @cached_property
-    def opinion(self) -> Array | None:
-        """(N, C) what neighbours are asked for their class by: the witness if there is one, else the model."""
-        return self.probabilities if self.witness is None else self.witness
-
-    @cached_property
-    def around(self) -> Array:
-        """(N, C) the sum of the opinions of the neighbours."""
-        found: Array = self.adjacency @ self.opinion
-        return found
-
     def columns(self, pairs: NDArray[np.int64], *, joined: bool) -> dict[str, Array]:
         """Return the inputs of the pairs (2, P) by name, (P,) each.
 
@@ -104,11 +93,11 @@ class Evidence:
         if self.informative:
             found["similarity"] = self.similarity(pairs)
             found["neighbor_similarity"] = self._neighbor_similarity(pairs, joined)
-        for name, p in (("agreement", self.probabilities), ("witness", self.witness)):
-            if p is not None:
-                found[name] = np.log(dots(p, p, row, col) + LEAST)
-        if self.opinion is not None:
-            found["neighbor_agreement"] = self._neighbor_agreement(pairs, joined)
+        if self.witness is not None:
+            found["witness"] = np.log(dots(self.witness, self.witness, row, col) + LEAST)
+            found["witness_neighbors"] = self._neighbor_agreement(self.witness, pairs, joined)
+        if self.probabilities is not None:
+            found["neighbors"] = self._neighbor_agreement(self.probabilities, pairs, joined)
         return found | self._common(pairs)
 
     def similarity(self, pairs: NDArray[np.int64]) -> Array:
@@ -119,15 +108,16 @@ class Evidence:
             return np.zeros_like(found)
         return np.where(unknown, np.median(found[~unknown]), found)
 
-    def _neighbor_agreement(self, pairs: NDArray[np.int64], joined: bool) -> Array:
-        """The agreement of each node with the other one and its other neighbours; the lower of both directions."""
-        p = self.opinion
-        assert p is not None
-        classes = p.shape[1]
+    def _neighbor_agreement(self, p: Array, pairs: NDArray[np.int64], joined: bool) -> Array:
+        """How well each node agrees with the other one and its other neighbours, by p; the lower of both directions.
+
+        The agreement of the two nodes alone would flatter every edge: a model has made them more alike through it.
+        """
+        classes, around = p.shape[1], self.adjacency @ p
         least = np.full(pairs.shape[1], np.inf)
         for at in _even(pairs.shape[1], classes):
             for one, other in (pairs[:, at], pairs[::-1, at]):
-                total = self.around[one] + p[one] + 0.5 / classes
+                total = around[one] + p[one] + 0.5 / classes
                 total -= p[other] if joined else 0
                 seen = (total * p[other]).sum(axis=1) / total.sum(axis=1)
                 least[at] = np.minimum(least[at], seen)
@@ -166,11 +156,6 @@ class Evidence:
         """The number of stored features of a node, on average, at least 1."""
         stored = self.unit.size if isinstance(self.unit, np.ndarray) else self.unit.nnz
         return 1 + stored // max(1, self.features.num_nodes)
-
-
-def evidence_of(data: Data, probabilities: Array | None = None, witness: Array | None = None) -> Evidence:
-    """Return the evidence of a checked graph."""
-    return Evidence(Features.of(data.x.detach().cpu()), single_edges(data), probabilities, witness)
 
 
 def dots(left: Any, right: Any, row: Array, col: Array) -> Array:

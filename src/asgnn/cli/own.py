@@ -497,7 +497,7 @@ def check_output(path: Path, kinds: Sequence[str]) -> None:
         try:
             import pyarrow  # noqa: F401
         except ImportError as cause:
-            raise ConfigError("Writing Parquet needs pyarrow; run pip install pyarrow.") from cause
+            raise ConfigError('Writing Parquet needs pyarrow: pip install "asgnn[parquet]".') from cause
 
 
 def table_bytes(table: Any, path: Path, *, header: bool = True) -> bytes:

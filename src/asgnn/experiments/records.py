@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,26 +17,54 @@ from asgnn.experiments.store import Store
 from asgnn.experiments.values import Series, regular_file
 
 NO_TRAINING = ""  # the training of a series that belongs to none
-# Name of a record, which is that of its file → columns that every row must have: texts, then numbers.
-RECORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "edges": (("graph", "attack", "score"), ("rate", "auc", "precision_1", "precision_5", "precision_10")),
-    "calibration": (("graph",), ()),
-    "cleaning": (("graph",), ()),
-}
+GRAPH = "graph"  # the column of the names in "graphs"
 
 Rows = tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Record:
-    """``columns`` are in the order of the file; a row may lack some of them."""
+class Shape:
+    """What is kept of each row of a record; everything else in its file is left out.
 
-    columns: tuple[str, ...]
-    rows: Rows
+    Attributes:
+        texts: columns of text.
+        numbers: column of numbers, which may be null → its place in a row of the file, such as "before.width".
+        flags: columns of truth values; where a row has none, it is false.
+    """
+
+    texts: tuple[str, ...]
+    numbers: Mapping[str, str]
+    flags: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.texts, *self.numbers, *self.flags)
+
+
+def _same(*names: str) -> dict[str, str]:
+    return dict(zip(names, names, strict=True))
+
+
+# By name, which is that of the file.
+RECORDS = {
+    "edges": Shape(
+        ("graph", "attack", "score"),
+        _same("rate", "auc", "precision_1", "precision_5", "precision_10"),
+        flags=("design",),  # whether the graph took part in the design of a score
+    ),
+    "calibration": Shape(
+        (GRAPH,),
+        _same("test", "confidence", "temperature") | {"error_before": "before.width", "error_after": "after.width"},
+    ),
+    "cleaning": Shape(("graph", "attack", "model"), _same("rate", "before", "after", "removed")),
+}
 
 
 def read_record(path: Path) -> Series:
-    """The record in a JSON file ``{"rows": [{column: text, number or null}, …]}``, whose name says which it is."""
+    """The record in a JSON file, whose name says which it is.
+
+    Its rows are in ``{"rows": [{column: value, …}, …]}`` or, by graph, in ``{"graphs": {graph: {column: value, …}}}``.
+    """
     if path.stem not in RECORDS:
         names = ", ".join(f"{name}.json" for name in RECORDS)
         raise ConfigError(f"{path} is not a record that a report shows; such files are named {names}.")
@@ -45,36 +74,54 @@ def read_record(path: Path) -> Series:
         raise DataUnavailable(f"{path} could not be read: {cause.strerror or cause}.") from cause
     except (ValueError, RecursionError) as cause:
         raise DataCorrupt(f"{path} is not JSON: {cause}.") from cause
-    rows = content.get("rows") if isinstance(content, dict) else None
-    if not isinstance(rows, list) or not rows:
-        raise DataCorrupt(f'{path} has no "rows", a list of objects.')
-    for number, row in enumerate(rows, 1):
-        if problem := _problem(row, *RECORDS[path.stem]):
-            raise DataCorrupt(f"{path}, row {number}: {problem}.")
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return Series(NO_TRAINING, path.stem, {"columns": columns, "rows": rows})
+    try:
+        rows = list(_kept_rows(content, RECORDS[path.stem]))
+    except ValueError as problem:
+        raise DataCorrupt(f"{path}: {problem}.") from problem
+    return Series(NO_TRAINING, path.stem, {"rows": rows})
 
 
-def record_of(store: Store, kind: str) -> Record | None:
-    """A record of a store; ``None`` if the store lacks it."""
+def record_of(store: Store, kind: str) -> Rows:
+    """The rows of a record in a store; none if the store lacks it."""
     found = [one.content for one in store.series(kind) if one.training == NO_TRAINING]
-    return Record(tuple(found[0]["columns"]), tuple(found[0]["rows"])) if found else None
+    return tuple(found[0]["rows"]) if found else ()
 
 
-def _problem(row: Any, texts: tuple[str, ...], numbers: tuple[str, ...]) -> str | None:
-    if not isinstance(row, dict):
-        return "it is not an object"
-    for name in texts:
-        if not isinstance(row.get(name), str):
-            return f"{name!r} must be a text"
-    for name in numbers:
-        if name not in row or not (row[name] is None or _is_number(row[name])):
-            return f"{name!r} must be a number or null"
-    for name, value in row.items():
-        if not (value is None or isinstance(value, str) or _is_number(value)):
-            return f"{name!r} must be a text, a finite number or null"
-    return None
+def _kept_rows(content: Any, shape: Shape) -> Iterator[dict[str, Any]]:
+    found = content if isinstance(content, dict) else {}
+    graphs = found.get("graphs")
+    if isinstance(graphs, dict):
+        rows: Any = [{GRAPH: name, **row} if isinstance(row, dict) else row for name, row in graphs.items()]
+    else:
+        rows = found.get("rows")
+    if not isinstance(rows, list) or not rows:
+        raise ValueError('it has no "rows", a list of objects')
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"row {number} is not an object")
+        values = {column: _at(row, place) for column, place in shape.numbers.items()}
+        values = {name: row.get(name) for name in shape.texts} | values
+        values |= {name: row.get(name, False) for name in shape.flags}
+        for name, value in values.items():
+            kind = "text" if name in shape.texts else "truth value" if name in shape.flags else "number"
+            if not _is(kind, value):
+                raise ValueError(f"in row {number}, {name!r} is {value!r}, not a {kind}")
+        yield values
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _at(row: Mapping[str, Any], place: str) -> Any:
+    value: Any = row
+    for name in place.split("."):
+        if not isinstance(value, dict) or name not in value:
+            return "missing"
+        value = value[name]
+    return value
+
+
+def _is(kind: str, value: Any) -> bool:
+    if kind == "text":
+        return isinstance(value, str)
+    if kind == "truth value":
+        return isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return value is None or number

@@ -325,7 +325,7 @@ class Series:
             added, "added", each a list with the quantiles "q05", "q25", "q50", "q75", "q95" and the "mean" of the edge
             weights at the start and after each layer); or :data:`ENSEMBLE` (of the first of the trainings of a
             :class:`Choice`; content: "trials", their number, and "figures", those of their mean probability by name);
-            or the name of a record (content: "columns" and "rows").
+            or the name of a record (content: "rows").
     """
 
     training: str

@@ -273,7 +273,7 @@ def _read_parquet(path: Path) -> Table:
     try:
         frame = pd.read_parquet(io.BytesIO(content))
     except ImportError as cause:
-        raise ConfigError("Reading Parquet needs pyarrow; run pip install pyarrow.") from cause
+        raise ConfigError('Reading Parquet needs pyarrow: pip install "asgnn[parquet]".') from cause
     except Exception as cause:  # pyarrow raises many types; the cause is always the content
         raise DataCorrupt(f"{path} is damaged or not a Parquet file: {sentence_of(cause)}.") from cause
     if not isinstance(frame.index, pd.RangeIndex):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asgnn.errors import ConfigError
-from asgnn.experiments.records import RECORDS, Record, record_of
+from asgnn.experiments.records import RECORDS, Rows, record_of
 from asgnn.experiments.report.edges import EdgeFinding, edge_finding
 from asgnn.experiments.report.generality import Generality, generality
 from asgnn.experiments.report.layers import LayerCurves, layer_curves
@@ -59,7 +59,7 @@ class Report:
     shortfalls: tuple[Shortfall, ...]
     generality: Generality | None
     edges: EdgeFinding | None
-    records: Mapping[str, Record]
+    records: Mapping[str, Rows]
 
 
 def collect(store: Store) -> Report:
@@ -92,7 +92,7 @@ def collect(store: Store) -> Report:
         findings.append(f"{diverged} of the {len(reported)} reported trainings diverged; cells affected: {affected}.")
     layers, machines = tuple(layer_curves(store, tables)), tuple(_machines(list(reported.values())))
     records = {kind: record for kind in RECORDS if (record := record_of(store, kind))}
-    edges = edge_finding(records.pop("edges").rows) if "edges" in records else None
+    edges = edge_finding(records.pop("edges")) if "edges" in records else None
     return Report(
         story=tell(tables, layers, on_others),
         tables=tables,

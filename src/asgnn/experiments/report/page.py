@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from asgnn.experiments.records import Record
+from asgnn.experiments.records import RECORDS, Rows
 from asgnn.experiments.report import text
 from asgnn.experiments.report.data import Report, WorseCell
 from asgnn.experiments.report.edges import MEASURES, EdgeFinding
@@ -33,7 +33,7 @@ def page_data(report: Report) -> dict[str, Any]:
         "published": [_published(one) for one in report.published],
         "generality": report.generality and _generality(report.generality),
         "edges": report.edges and _edges(report.edges),
-        "records": {kind: _record(one) for kind, one in report.records.items()},
+        "records": {kind: _record(kind, rows) for kind, rows in report.records.items()},
     }
 
 
@@ -153,16 +153,16 @@ def _edges(found: EdgeFinding) -> dict[str, Any]:
         "scores": [vars(one) for one in found.scores],
         "published": [[*place, auc] for place, auc in found.published.items()],
         "publishedLabel": found.published_label,
+        "judged": found.judged,
     }
 
 
-def _record(record: Record) -> dict[str, Any]:
+def _record(kind: str, rows: Rows) -> dict[str, Any]:
     """Each entry as its text and its value."""
+    columns = RECORDS[kind].columns
     return {
-        "columns": record.columns,
-        "rows": [
-            [[text.record_entry(name, row.get(name)), row.get(name)] for name in record.columns] for row in record.rows
-        ],
+        "columns": text.column_titles(columns),
+        "rows": [[[text.record_entry(name, row[name]), row[name]] for name in columns] for row in rows],
     }
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from asgnn.experiments.records import RECORDS
 from asgnn.experiments.report import text
 from asgnn.experiments.report.data import Report
 from asgnn.experiments.report.edges import MEASURES
@@ -34,6 +35,7 @@ LATEX = {
     "–": "--",
     "—": "---",
     "’": "'",
+    "†": r"$\dagger$",
     "“": "``",
     "”": "''",
     **{letter: rf"$\{name}$" for letter, name in GREEK.items()},
@@ -89,7 +91,14 @@ def render(report: Report, name: str) -> str:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    shared = {"report": report, "text": text, "MeanStd": MeanStd, "MEASURES": MEASURES, **text.SENTENCES}
+    shared = {
+        "report": report,
+        "text": text,
+        "MeanStd": MeanStd,
+        "MEASURES": MEASURES,
+        "RECORDS": RECORDS,
+        **text.SENTENCES,
+    }
     if name == "html":
         files = {ending: Markup(loader.get_source(environment, f"page.{ending}")[0]) for ending in ("css", "js")}
         return environment.get_template(chosen.template).render(**shared, **files, data=page_data(report))

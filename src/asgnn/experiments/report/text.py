@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from asgnn.experiments.report.tables import AdaptiveGain, TableCell
 from asgnn.experiments.store import Summary
@@ -17,7 +18,7 @@ SENTENCES = {
     "edges_note": (
         "Each score ranks the edges of an attacked graph, the most suspicious first. The ROC-AUC is the probability "
         "that an added edge ranks above a true one (0.5 by chance). The precision at 1 % is the share of added edges "
-        "among the first 1 % of all edges."
+        "among the first 1 % of all edges. A † marks graphs on which a score was designed."
     ),
     "how_to_read": (
         "Each cell shows the mean ± sample standard deviation over our trials, then the paper's figure and the "
@@ -81,8 +82,14 @@ CONTROLS = (
 )
 RECORD_TITLES = {"calibration": "Calibrated probabilities", "cleaning": "Training on cleaned graphs"}
 RECORD_NOTES = {
-    "calibration": "The expected calibration error is the mean difference between confidence and accuracy.",
-    "cleaning": "Accuracy of other models on graphs as they were and after suspicious edges were removed.",
+    "calibration": (
+        "The expected calibration error is the mean difference between confidence and accuracy, over 15 bins of the "
+        "test nodes: before and after the temperature that the validation nodes choose."
+    ),
+    "cleaning": (
+        "Test accuracy, %, of other models on graphs as they were and after the most suspicious edges were removed; "
+        "the validation nodes choose how many."
+    ),
 }
 
 
@@ -96,13 +103,21 @@ def letter_meanings() -> list[str]:
 
 def rate_text(rate: float | None) -> str:
     """A share of the edges as a percentage, or a number of flips for each target."""
-    return "" if rate is None else f"{rate:.3g}" if rate >= 1 else f"{100 * rate:.3g}%"
+    return "" if rate is None else "–" if rate == 0 else f"{rate:.3g}" if rate >= 1 else f"{100 * rate:.3g}%"
 
 
-def record_entry(name: str, value: object) -> str:
-    if name == "rate" and isinstance(value, int | float):
-        return rate_text(value)
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+def column_titles(names: Sequence[str]) -> list[str]:
+    """The names of the columns of a record in words."""
+    words = {"test": "test accuracy", "removed": "edges removed"}
+    return [words.get(name, name.replace("_", " ")) for name in names]
+
+
+def record_entry(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    return (
+        rate_text(value) if name in ("rate", "removed") else f"{value:.4g}" if isinstance(value, float) else str(value)
+    )
 
 
 def signed(difference: float, digits: int) -> str:

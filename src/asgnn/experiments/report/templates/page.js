@@ -602,7 +602,7 @@
     if (!found) return;
     const number = (label) => ({ label, kind: "number" });
     const value = (of) => of === null || of === undefined ? { text: "–", value: null } : { text: fixed(of, 3), value: of };
-    drawPlain("edges-scores", "All attacked graphs: means, and on how many graphs the ROC-AUC is the best or at most 0.01 below.",
+    drawPlain("edges-scores", `All ${found.judged}: means, and on how many of them the ROC-AUC is the best or at most 0.01 below.`,
       [{ label: "score", kind: "text" }, number("best or close"), number("lowest ROC-AUC"), ...Object.values(found.measures).map(number)],
       found.scores.map((one) => [{ text: one.score }, { text: `${one.close} of ${one.graphs}`, value: one.close / one.graphs }, value(one.worst),
         ...Object.keys(found.measures).map((name) => value(one.means[name]))]), "");
@@ -637,7 +637,8 @@
       graphs.flatMap((graph) => rates.filter(([rate]) => here.some((row) => row.graph === graph && row.rate === rate)).map(([rate, column]) => {
         const values = scores.map((score) => of(graph, rate, score));
         const top = Math.max(...values.filter((one) => one !== null));
-        return [{ text: graph }, { text: column, value: rate },
+        const design = here.some((row) => row.graph === graph && row.rate === rate && row.design);
+        return [{ text: design ? `${graph} †` : graph }, { text: column, value: rate },
           ...values.map((one) => one === top ? { value: one, node: h("td", { class: "best" }, h("span", { class: "ours" }, fixed(one, 3))) } : value(one)),
           ...(several ? [value(published(graph, rate))] : [])];
       })), "");
@@ -646,7 +647,7 @@
   function drawRecords() {
     for (const [kind, { columns, rows }] of Object.entries(data.records)) {
       const kindOf = (i) => rows.every((row) => row[i][1] === null || typeof row[i][1] === "number") ? "number" : "text";
-      drawPlain(`record-${kind}-table`, `${rows.length} rows`, columns.map((label, i) => ({ label: label.replaceAll("_", " "), kind: i ? kindOf(i) : "text" })),
+      drawPlain(`record-${kind}-table`, `${rows.length} rows`, columns.map((label, i) => ({ label, kind: kindOf(i) })),
         rows.map((row) => row.map(([text, value]) => ({ text, value }))), "");
     }
   }
