@@ -37,6 +37,7 @@ from asgnn.graphs import NamedGraph, read_graph
 from asgnn.graphs.checks import labels_of
 from asgnn.graphs.read import EdgeRows, read_rows
 from asgnn.graphs.sources import write_file
+from asgnn.graphs.tables import counted
 from asgnn.settings import check_count
 from asgnn.training import RECIPES, recipe
 
@@ -268,7 +269,7 @@ def fit(
             }
         )
     names = {"model": f"{model} with the chosen settings", "mlp": "MLP, which ignores the edges", "gcn": "GCN"}
-    rows = [(f"{model}, mean of {models} models", f"{100 * clf.validation_score_:.1f}")]
+    rows = [(f"{model}, mean of {counted(models, 'model')}", f"{100 * clf.validation_score_:.1f}")]
     rows += [(names.get(name, name), f"{100 * score:.1f}") for name, score in clf.comparison_.items()]
     caption = f"{len(clf.validation_ids_):,} nodes; settings were chosen on them, so the figures are optimistic"
     print_table(f"{files.edges}: accuracy on held-out nodes", ("classifier", "%"), rows, caption=caption)
