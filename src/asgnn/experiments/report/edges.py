@@ -119,7 +119,7 @@ def _findings(
     yield (
         f"The combined score has the best ROC-AUC, or is within {CLOSE:g} of it, on {combined.close} of "
         f"{combined.graphs} {judged}"
-        + (f"; of the single scores, {single.score} comes closest, with {single.close}." if single else ".")
+        + (f"; of the single scores, {single.score} does so most often, on {single.close}." if single else ".")
     )
     far = [row for row in rows if not _is_close(row, best)]
     if far:
