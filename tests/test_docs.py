@@ -149,14 +149,13 @@ def test_the_ten_lines_of_the_readme_run(monkeypatch: pytest.MonkeyPatch, tmp_pa
     seen = run_page(ROOT / "README.md")
     truth = np.array(["a", "b"])[planted.y]
     assert (seen["classifier"].predict() == truth).mean() > 0.9
-    found = seen["audit"].edges
+    found = seen["audit"].edges.sort_values("rank")
     false = truth[found["source"]] != truth[found["target"]]
-    assert false[: false.sum()].mean() > 3 * false.mean()
+    assert false[: false.sum()].mean() > 4 * false.mean()
     assert seen["cleaned"].num_edges == round(0.95 * len(found))
-    assert "audit.html" in os.listdir(tmp_path)
-    assert (
-        seen["asgnn"].RobustNodeClassifier.load("model").predict(seen["graph"]) == seen["classifier"].predict()
-    ).all()
+    assert (tmp_path / "audit.html").stat().st_size > 10_000
+    again = seen["asgnn"].RobustNodeClassifier.load("model")
+    assert (again.predict(seen["graph"]) == seen["classifier"].predict()).all()
 
 
 def test_blocks_of_the_tuning_page_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -349,8 +349,18 @@ def test_without_features_only_the_same_nodes_can_be_predicted() -> None:
     assert clf.feature_names_in_.size == 0
     with pytest.raises(GraphError, match="knows these nodes only"):
         clf.predict(to_scipy(DATA)[:100, :100])
-    with pytest.raises(GraphError, match="no features"):
+    with pytest.raises(GraphError, match="fitted without features"):
         clf.predict(DATA)
+
+
+def test_without_features_other_ids_are_refused_also_after_loading(tmp_path: Path) -> None:
+    edges = named_graph(to_scipy(DATA)).edge_list().astype(str)
+    clf = quick("gcn").fit(edges, {str(i): name for i, name in enumerate(NAMES) if str(i) in set(edges.stack())})
+    clf.save(tmp_path / "model")
+    again = RobustNodeClassifier.load(tmp_path / "model")
+    assert (again.predict(edges) == clf.predict()).all()
+    with pytest.raises(GraphError, match="with other ids"):
+        again.predict("n" + edges)
 
 
 @pytest.mark.parametrize("scale", [True, False])

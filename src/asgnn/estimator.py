@@ -132,6 +132,7 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         validation_ids_: the ids of the validation nodes; not part of a saved model.
         scaling_: how the features are scaled before the models see them.
         n_features_in_, feature_names_in_: the features; names only where the graph has them.
+        nodes_in_: the ids of the nodes if there were no features: the classifier then knows these nodes only. Else None.
     """
 
     def __init__(
@@ -208,6 +209,7 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         }
         self.n_features_in_ = int(data.x.size(1))
         self.feature_names_in_ = np.array(named.feature_names, dtype=object)  # empty if there are no features
+        self.nodes_in_ = None if named.has_features else named.ids
         self.validation_ids_ = named.ids[split.val.numpy()]
         hits = self._probabilities(self.graph_).argmax(1)[split.val.numpy()] == codes[split.val.numpy()]
         self.validation_score_ = float(hits.mean())
@@ -322,6 +324,8 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
             return self.graph_, slice(None)
         nodes = graph.nodes if isinstance(graph, NodeSamples) else slice(None)
         named = graph.graph if isinstance(graph, NodeSamples) else named_graph(graph)
+        if self.nodes_in_ is not None:
+            return _with_nodes(named, self.nodes_in_), nodes
         return _with_features(named, tuple(self.feature_names_in_), self.n_features_in_), nodes
 
     def _seen(self, named: NamedGraph) -> Data:
@@ -568,16 +572,21 @@ def _calibrated(fits: list[Fit], codes: NDArray[np.int64], val: Tensor) -> Ensem
     return Ensemble([fit.model for fit in kept], temperature).requires_grad_(False)
 
 
+def _with_nodes(named: NamedGraph, ids: NDArray[Any]) -> NamedGraph:
+    """The graph, if it has the very nodes of the fit: without features the models know nodes by their numbers."""
+    if named.has_features:
+        raise GraphError("The classifier was fitted without features, and this graph has features.")
+    if len(named.ids) != len(ids) or not bool((named.ids == ids).all()):
+        raise GraphError(
+            f"The classifier was fitted on {len(ids)} nodes without features, so it knows these nodes only, in this "
+            f"order; this graph has {len(named.ids)} nodes{'' if len(named.ids) != len(ids) else ' with other ids'}."
+        )
+    return named
+
+
 def _with_features(named: NamedGraph, names: tuple[str, ...], number: int) -> NamedGraph:
     """The graph with its features in the order of the fit. Columns without names are taken in the order they have."""
     given = named.data.num_features
-    if not names and not named.has_features:
-        if given != number:
-            raise GraphError(
-                f"The classifier was fitted on {number} nodes without features, so it knows these nodes only; this "
-                f"graph has {given} nodes."
-            )
-        return named
     unnamed = [_numbered(len(names)) == names, _numbered(given) == named.feature_names]
     if names and named.has_features and any(unnamed):
         if given != number:

@@ -68,7 +68,8 @@ def save_classifier(clf: RobustNodeClassifier, path: str | Path) -> None:
         "version": VERSION,
         "made_with": {"asgnn": __version__, **{name: _installed(name) for name in PACKAGES}},
         "classifier": _parameters_of(clf),
-        "classes": _classes_to_json(clf.classes_),
+        "classes": _names_to_json(clf.classes_, "Classes"),
+        "nodes": None if clf.nodes_in_ is None else _names_to_json(clf.nodes_in_, "Ids"),
         "features": {"number": clf.n_features_in_, "names": _names(clf)},
         "settings": _plain(clf.settings_),
         "validation": {"score": clf.validation_score_, "comparison": clf.comparison_},
@@ -102,7 +103,8 @@ def load_classifier(path: str | Path, *, device: str = "auto") -> RobustNodeClas
     try:
         clf = RobustNodeClassifier(**description["classifier"])
         clf.device = device
-        clf.classes_ = _classes_from_json(description["classes"])
+        clf.classes_ = _names_from_json(description["classes"])
+        clf.nodes_in_ = None if description["nodes"] is None else _names_from_json(description["nodes"])
         clf.n_features_in_ = int(description["features"]["number"])
         if description["features"]["names"] is not None:
             clf.feature_names_in_ = np.array(description["features"]["names"], dtype=object)
@@ -261,19 +263,19 @@ def _names(clf: RobustNodeClassifier) -> list[str] | None:
     return None if names is None else [str(name) for name in names]
 
 
-def _classes_to_json(classes: NDArray[Any]) -> Json:
+def _names_to_json(names: NDArray[Any], what: str) -> Json:
     """The values with their type, which a loaded classifier has again."""
-    kind = {"U": "str", "O": "object"}.get(classes.dtype.kind, classes.dtype.name)
-    plain = all(isinstance(one, str) for one in classes.tolist()) if kind in ("str", "object") else kind in NUMBERS
+    kind = {"U": "str", "O": "object"}.get(names.dtype.kind, names.dtype.name)
+    plain = all(isinstance(one, str) for one in names.tolist()) if kind in ("str", "object") else kind in NUMBERS
     if not plain:
-        raise ConfigError(f"Classes of type {classes.dtype} cannot be saved; use text or numbers as labels.")
-    return {"type": kind, "values": classes.tolist()}
+        raise ConfigError(f"{what} of type {names.dtype} cannot be saved; use text or numbers.")
+    return {"type": kind, "values": names.tolist()}
 
 
-def _classes_from_json(found: Json) -> NDArray[Any]:
+def _names_from_json(found: Json) -> NDArray[Any]:
     kind = found["type"]
     if kind not in ("str", "object", *NUMBERS):
-        raise _Unusable(f"classes of type {kind!r} are not known")
+        raise _Unusable(f"names of type {kind!r} are not known")
     return np.array(found["values"], dtype=kind)
 
 

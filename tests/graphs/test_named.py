@@ -162,6 +162,20 @@ def test_features_of_networkx_are_its_numeric_attributes() -> None:
     assert any("1 missing value in 1 column ('age')" in note for note in found.notes)
 
 
+def test_a_label_is_no_feature_if_labels_are_given_apart() -> None:
+    graph = nx.path_graph(4)
+    for node in graph:
+        graph.nodes[node].update(age=float(node), label="ab"[node % 2])
+    given = named_graph(graph, ["a", "b", "a", None])
+    assert given.feature_names == ("age",)
+    assert given.data.x.flatten().tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert "'label' is not used as a feature, because labels are given." in given.notes
+    nodes = pd.DataFrame({"id": range(4), "label": [0, 1, 0, 1]})
+    alone = named_graph(pd.DataFrame({"source": [0, 1, 2], "target": [1, 2, 3]}), [0, 1, 0, None], features=nodes)
+    assert not alone.has_features
+    assert torch.equal(alone.data.x, torch.eye(4))
+
+
 def test_ids_of_every_kind() -> None:
     graph = nx.Graph([((0, 0), (0, 1)), ((0, 1), "corner"), ("corner", 5)])
     found = named_graph(graph, ["a", "b", "a", "b"])

@@ -334,6 +334,14 @@ def _assemble(
     else:
         x = identity(len(ids))
         said.append("There are no features: x is the identity, so every node is its own feature.")
+    if labels is not None and (given := [name == LABEL or name.startswith(f"{LABEL}=") for name in names]).count(True):
+        # labels were given apart: as a feature, this column would give the answer away
+        said.append(f"{LABEL!r} is not used as a feature, because labels are given.")
+        if all(given):
+            x, names = identity(len(ids)), ()
+        else:
+            x = x[:, ~torch.tensor(given)]
+            names = tuple(name for name, own in zip(names, given, strict=True) if not own)
     edges = simplify(pairs, weight, len(ids))
     said += _dropped(edges)
     data = Data(x=x, edge_index=edges.edge_index)
