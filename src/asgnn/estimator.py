@@ -41,6 +41,7 @@ TEMPERATURES = log_grid(0.05, 20, 241)
 # the whole portfolio would take more than ten minutes on two cores, and a witness as long as everything else.
 LARGE = 2**20
 LARGE_SETTINGS, LARGE_EPOCHS, LARGE_PATIENCE, LARGE_MODELS = 4, 100, 20, 3
+VAGUE = 5.0  # with a higher temperature, all confidences are about the same
 # What tune takes as arguments of its own.
 TRAINING = ("epochs", "patience", "metric")
 
@@ -202,6 +203,11 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         self.tuned_ = replace(tuned, _train=list, _fits=fits)  # list: a Tuned without the search, which holds locks
         self.settings_ = dict(tuned.settings)
         self.advice_ = tuned.advice
+        if self.temperature_ > VAGUE:
+            notes.append(
+                f"The confidences say little: on the validation nodes the models are often sure and wrong, and the "
+                f"best temperature is {self.temperature_:.0f}."
+            )
         self.notes_ = (*named.notes, *notes, *plan.notes)
         self.comparison_ = {
             "model": tuned.val_score,
