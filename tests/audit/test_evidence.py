@@ -116,7 +116,7 @@ def test_direction_and_blocks_do_not_matter(joined: bool, monkeypatch: pytest.Mo
 def test_features_that_say_nothing_are_left_out() -> None:
     data = planted("none")
     found = Evidence(Features.of(data.x), single_edges(data)).columns(single_edges(data), joined=True)
-    assert set(found) == {"common", "allocation"}
+    assert set(found) == {"spectral", "common", "allocation"}
 
 
 def test_unknown_similarities_get_the_median() -> None:
@@ -127,3 +127,15 @@ def test_unknown_similarities_get_the_median() -> None:
     unknown = (edges == 0).any(axis=0)
     assert unknown.any()
     assert (found[unknown] == np.median(found[~unknown])).all()
+
+
+def test_the_spectral_input_does_not_see_the_edge_itself() -> None:
+    """Two nodes that only share an edge look like two that share none."""
+    edges = np.array([[0, 2, 2, 3, 3, 4], [1, 3, 4, 4, 5, 5]])
+    whole = Evidence(Features.of(torch.eye(7)), edges)
+    alone = whole.columns(np.array([[0], [1]]), joined=True)["spectral"]
+    assert abs(float(alone[0])) < 1e-9
+    with_itself = whole.adjacency.toarray()[0, 1]
+    assert with_itself == 1
+    triangle = whole.columns(np.array([[3], [4]]), joined=True)["spectral"]
+    assert float(triangle[0]) > 0.1
