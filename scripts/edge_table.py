@@ -59,7 +59,7 @@ REMOVED = (0.0, 0.05, 0.1, 0.2, 0.3)
 SEEDS = 3
 # On these the inputs of the combined score, its random pairs and the estimate of π were chosen.
 DESIGN = {("cora", "metattack", 0.05), ("cora", "metattack", 0.25), ("cora", "random", 0.2), ("citeseer", "dice", 0.2)}
-DESIGN |= {("polblogs", "dice", 0.05)}
+DESIGN |= {("polblogs", kind, rate) for kind in ("own-metattack", "dice", "random") for rate in (0.05, 0.2)}
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         validation_ids_: the ids of the validation nodes; not part of a saved model.
         scaling_: how the features are scaled before the models see them.
         n_features_in_, feature_names_in_: the features; names only where the graph has them.
-        nodes_in_: the ids of the nodes if there were no features, since the classifier knows these nodes only; else None.
+        nodes_in_: the ids of the nodes if there were no features, because it then knows these nodes only; else None.
     """
 
     def __init__(

@@ -116,7 +116,7 @@ def test_direction_and_blocks_do_not_matter(joined: bool, monkeypatch: pytest.Mo
 def test_features_that_say_nothing_are_left_out() -> None:
     data = planted("none")
     found = Evidence(Features.of(data.x), single_edges(data)).columns(single_edges(data), joined=True)
-    assert set(found) == {"common", "allocation"}
+    assert set(found) == {"spectral", "common", "allocation"}
 
 
 def test_unknown_similarities_get_the_median() -> None:
@@ -127,3 +127,21 @@ def test_unknown_similarities_get_the_median() -> None:
     unknown = (edges == 0).any(axis=0)
     assert unknown.any()
     assert (found[unknown] == np.median(found[~unknown])).all()
+
+
+def test_the_spectral_input_does_not_see_the_edge_itself() -> None:
+    """It is the entry of the truncated SVD of the graph without a quarter of the edges, which has the edge."""
+    data = planted("none")
+    edges = single_edges(data)
+    whole = Evidence(Features.of(data.x), edges)
+    found, (part, _) = whole.columns(edges, joined=True)["spectral"], whole._factors
+    for one in range(module.PARTS):
+        dense = np.zeros((240, 240))
+        dense[edges[0, part != one], edges[1, part != one]] = 1
+        u, s, vt = np.linalg.svd(dense + dense.T)
+        expected = ((u[:, : module.RANK] * s[: module.RANK]) @ vt[: module.RANK])[edges[0], edges[1]]
+        # the randomised SVD is close to the exact one, whose singular values lie close together here
+        assert np.corrcoef(found[part == one], expected[part == one])[0, 1] > 0.8
+    full = Evidence(Features.of(torch.eye(7)), np.array([[0, 2, 2, 3, 3, 4], [1, 3, 4, 4, 5, 5]]))
+    alone = full.columns(full.edges, joined=True)["spectral"]  # of full rank: the matrix without the edge itself
+    np.testing.assert_allclose(alone, 0, atol=1e-9)

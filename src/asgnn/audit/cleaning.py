@@ -138,7 +138,8 @@ def _of_data(data: Data, edges: NDArray[np.int64]) -> Data:
 
 def _of_matrix(graph: Any, edges: NDArray[np.int64]) -> Any:
     if isinstance(graph, np.ndarray):
-        _hit(*np.nonzero(graph), edges, graph.shape[0])
+        row, col = np.nonzero(graph)
+        _hit(row, col, edges, graph.shape[0])
         out = graph.copy()
         out[edges[0], edges[1]] = 0
         out[edges[1], edges[0]] = 0

@@ -105,11 +105,12 @@ def random_pairs(evidence: Evidence, count: int, rng: np.random.Generator) -> ND
 
     One third has ends that are drawn like ends of edges, so that degrees alone do not tell the two apart; one third has
     ends that are drawn like nodes; and one third is like the first, but of different predicted classes, because false
-    edges join classes more often than random ones (if there are no predictions, there is no such third).
+    edges join classes more often than random ones. Without predictions, or without features, when predictions know
+    nothing but the edges, there is no such third.
     """
     ends, n = evidence.edges.reshape(-1), evidence.features.num_nodes
     drawn = [ends[rng.integers(max(ends.size, 1), size=(2, count))], rng.integers(n, size=(2, count))]
-    if evidence.probabilities is not None:
+    if evidence.probabilities is not None and evidence.informative:
         predicted = evidence.probabilities.argmax(axis=1)
         more = ends[rng.integers(max(ends.size, 1), size=(2, DRAWS * count))]
         drawn.append(more[:, predicted[more[0]] != predicted[more[1]]][:, :count])

@@ -22,6 +22,8 @@ Array = NDArray[Any]
 
 # Neighbours, or words of neighbours, that a block of pairs may touch: bounds the temporary memory to some 100 MB.
 BLOCK = 2**22
+# The spectral input: parts into which the edges are divided, and the rank of the approximation from the other parts.
+PARTS, RANK = 4, 20
 # Added to probabilities before their logarithm is taken.
 LEAST = 1e-3
 
@@ -98,6 +100,8 @@ class Evidence:
             found["witness_neighbors"] = self._neighbor_agreement(self.witness, pairs, joined)
         if self.probabilities is not None:
             found["neighbors"] = self._neighbor_agreement(self.probabilities, pairs, joined)
+        if not self.informative:
+            found["spectral"] = self._spectral(pairs, joined)  # beside features it adds nothing
         return found | self._common(pairs)
 
     def similarity(self, pairs: NDArray[np.int64]) -> Array:
@@ -122,6 +126,42 @@ class Evidence:
                 seen = (total * p[other]).sum(axis=1) / total.sum(axis=1)
                 least[at] = np.minimum(least[at], seen)
         return np.log(least + LEAST)
+
+    @cached_property
+    def _factors(self) -> tuple[NDArray[np.int64], list[tuple[Array, Array]]]:
+        """The part of every edge, and for each part the low-rank factors of the adjacency without it."""
+        from sklearn.utils.extmath import randomized_svd
+
+        row, col = self.edges
+        part = np.random.default_rng(0).integers(PARTS, size=row.size)
+        factors = []
+        for one in range(PARTS):
+            keep = part != one
+            ends = np.concatenate([row[keep], col[keep]]), np.concatenate([col[keep], row[keep]])
+            n = self.features.num_nodes
+            matrix = sp.csr_array((np.ones(ends[0].size), ends), shape=(n, n))
+            u, values, vt = randomized_svd(matrix, min(RANK, n), n_iter=4, random_state=0)
+            factors.append((u * values, np.ascontiguousarray(vt.T)))
+        return part, factors
+
+    def _spectral(self, pairs: NDArray[np.int64], joined: bool) -> Array:
+        """The entry of the pair in a low-rank approximation of the adjacency, without the part that has its edge.
+
+        Pairs without an edge belong to a part by chance, so that the numbers of both kinds are comparable.
+        """
+        part, factors = self._factors
+        if joined:
+            n = self.features.num_nodes
+            keys = self.edges[0] * n + self.edges[1]  # sorted, as single edges are
+            part = part[np.searchsorted(keys, np.minimum(*pairs) * n + np.maximum(*pairs))]
+        else:
+            part = (pairs.sum(axis=0) * 2_654_435_761 >> 7) % PARTS
+        found = np.empty(pairs.shape[1])
+        for one, (left, right) in enumerate(factors):
+            at = part == one
+            row, col = pairs[:, at]
+            found[at] = (dots(left, right, row, col) + dots(left, right, col, row)) / 2
+        return found
 
     def _common(self, pairs: NDArray[np.int64]) -> dict[str, Array]:
         """The number of common neighbours, and the same with each neighbour divided by its degree."""

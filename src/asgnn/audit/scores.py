@@ -101,11 +101,12 @@ def _simple(data: Data, score: Score, edges: NDArray[np.int64]) -> Array:
     if reason is not None:
         raise GraphError(f"score={score!r} needs features. {reason}")
     metric: Literal["jaccard", "cosine"] = "jaccard" if score == "jaccard" else "cosine"
-    found = pair_similarity(features, *torch.from_numpy(edges), metric=metric).numpy()
+    row, col = torch.from_numpy(edges)
+    found = pair_similarity(features, row, col, metric).numpy()
     found = np.where(np.isnan(found), 0.0, found)
     if score != "gnnguard":
         return 1 - found
     near = np.where(found < GUARD_THRESHOLD, 0.0, found)
-    total = sum(np.bincount(end, near, minlength=features.num_nodes) for end in edges)
+    total = np.bincount(edges.reshape(-1), np.tile(near, 2), minlength=features.num_nodes)
     share = [np.divide(near, total[end], out=np.zeros_like(near), where=total[end] > 0) for end in edges]
     return 1 - (share[0] + share[1]) / 2

@@ -44,7 +44,7 @@ class GCN(NodeClassifier):
         self.dropout = Dropout(dropout)
 
     def operator(self, features: Features, adj: Adjacency) -> Callable[[Tensor], Tensor]:
-        """The propagation h (T, N, C) → Â h of each layer; overridden by defences that purify the graph first."""
+        """The propagation h (T, N, C) → Â h of each layer; overridden by defences that clean the graph first."""
         weight = adj.normalized("sym", self.first.weight.dtype)
         return lambda h: adj.matmul(weight, h)
 
