@@ -402,6 +402,30 @@ def test_figures_of_dice_in_the_readme_are_those_of_the_record() -> None:
     assert all(row["trials"] == 10 and row["command"].startswith("asgnn train ") for row in rows.values())
 
 
+def test_figures_of_audit_and_confidence_in_the_readme_are_those_of_the_records() -> None:
+    read = lambda name: json.loads((ROOT / "docs" / "records" / f"{name}.json").read_text())  # noqa: E731
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    found: dict[tuple[str, str, float], dict[str, float]] = {}
+    for row in read("edges")["rows"]:
+        if not row["graph"].startswith("tuning-"):
+            found.setdefault((row["graph"], row["attack"], row["rate"]), {})[row["score"]] = row["auc"]
+    five, twenty = (
+        [f"{found[graph, 'metattack', rate]['combined']:.2f}"[1:] for graph in ("cora", "citeseer", "cora_ml")]
+        for rate in (0.05, 0.2)
+    )
+    assert f"of {five[0]} on Cora, {five[1]} on Citeseer and {five[2]} on Cora-ML at 5 %" in readme
+    assert f"and {twenty[0]}, {twenty[1]} and {twenty[2]} at 20 %" in readme
+    near = {key for key, auc in found.items() if auc["combined"] >= max(auc.values()) - 0.01}
+    assert f"On {len(found)} attacked, noisy or planted graphs it is first or within .01" in readme
+    assert f"single scores on {len(near)}." in readme
+    assert {key[:2] for key in found.keys() - near} == {("polblogs", "own-metattack")}
+    gcn = next(r for r in read("cleaning")["rows"] if (r["graph"], r["rate"], r["model"]) == ("cora", 0.2, "gcn"))
+    assert f"recovers from {gcn['before']:.1f} to {gcn['after']:.1f} % on Cora at 20 %" in readme
+    errors = {name: one["after"]["width"] for name, one in read("calibration")["graphs"].items()}
+    assert f"below .05 on {sum(one < 0.05 for one in errors.values())} of {len(errors)} clean" in readme
+    assert f"a 25 % Metattack it is {errors['polblogs 25%']:.2f}".replace("0.", ".") in readme
+
+
 def test_tables_of_the_gradients_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     monkeypatch.chdir(ROOT)
