@@ -165,12 +165,6 @@ def test_audit_ranks_every_edge(asgnn: Run) -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "graphml", "npz", "txt"])
 def test_clean_removes_the_most_suspicious_edges(kind: str, asgnn: Run) -> None:
-    if kind == "txt":
-        pd.read_csv("edges.csv")[["source", "target"]].replace(" ", "_", regex=True).to_csv(
-            "edges.csv", index=False, header=False, sep=" "
-        )
-        nodes = pd.read_csv("nodes.csv")
-        nodes.assign(id=nodes["id"].str.replace(" ", "_")).to_csv("nodes.csv", index=False)
     assert asgnn("audit", "model", *GRAPH, "-o", "a.csv").returncode == 0
     done = asgnn("clean", "model", *GRAPH, "--number", "9", "-o", f"c.{kind}", "--removed", "gone.csv")
     assert done.returncode == 0, done.stderr
@@ -180,6 +174,7 @@ def test_clean_removes_the_most_suspicious_edges(kind: str, asgnn: Run) -> None:
     assert gone[["source", "target", "rank"]].equals(ranked[["source", "target", "rank"]].head(9))
     left = {frozenset(pair) for pair in zip(ranked["source"][9:], ranked["target"][9:], strict=True)}
     again = read_graph(f"c.{kind}").edge_list()
+    assert list(again) == ["source", "target"]
     assert {frozenset(pair) for pair in zip(again["source"], again["target"], strict=True)} == left
     if kind == "csv":  # the same rows and columns as in the file, without these
         before, after = pd.read_csv("edges.csv"), pd.read_csv("c.csv")
@@ -187,6 +182,18 @@ def test_clean_removes_the_most_suspicious_edges(kind: str, asgnn: Run) -> None:
         stay = [frozenset(pair) not in removed for pair in zip(before["source"], before["target"], strict=True)]
         assert after.equals(before[stay].reset_index(drop=True))
         assert len(after) == len(before) - 9
+
+
+def test_a_list_without_a_header_keeps_its_columns(asgnn: Run) -> None:
+    table = pd.read_csv("edges.csv").replace(" ", "_", regex=True)
+    table.to_csv("edges.txt", index=False, header=False, sep=" ")
+    nodes = pd.read_csv("nodes.csv")
+    nodes.assign(id=nodes["id"].str.replace(" ", "_")).to_csv("nodes.csv", index=False)
+    done = asgnn("clean", "model", "edges.txt", *GRAPH[1:], "--number", "9", "-o", "c.txt")
+    assert done.returncode == 0, done.stderr
+    left = pd.read_csv("c.txt", header=None, sep="\t")
+    assert left.shape == (len(table) - 9, 3)
+    assert set(left.itertuples(index=False, name=None)) < set(table.itertuples(index=False, name=None))
 
 
 def test_cleaning_by_share(asgnn: Run) -> None:
@@ -270,6 +277,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "label of a file without features": (["look", "edges.csv", "--label", "class"], 2, "no file of features"),
     "no label": (["fit", *GRAPH, "-o", "new", *QUICK], 2, "add --label COLUMN"),
     "output that is a file": (["fit", *GRAPH, "--label", "class", "-o", "edges.csv", *QUICK], 2, "is not a folder"),
+    "output within a file": (["fit", *GRAPH, "--label", "class", "-o", "edges.csv/new"], 2, "is not a fo"),
     "output that is another folder": (["fit", *GRAPH, "--label", "class", "-o", ".", *QUICK], 2, "folder"),
     "unknown model": (["fit", *GRAPH, "--label", "class", "-o", "new", "--model", "gnc"], 2, "There is no model 'gnc'"),
     "unknown setting": (["fit", *GRAPH, "--label", "class", "-o", "new", "--set", "x=1"], 2, "has no setting 'x'"),

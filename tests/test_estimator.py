@@ -222,6 +222,7 @@ WRONG: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "all validation": (DATA, None, {"validation": np.ones(NODES, bool)}, "none is left to train on"),
     "short mask": (DATA, None, {"validation": np.ones(3, bool)}, "mask has 3 entries"),
     "device": (DATA, None, {"device": "abacus"}, "device must be"),
+    "no such GPU": (DATA, None, {"device": "cuda:99"}, "needs a GPU"),
     "random state": (DATA, None, {"random_state": "luck"}, "random_state must be"),
     "graph": ("nowhere.csv", None, {}, "nowhere.csv"),
     "kind": (42, None, {}, "int"),
@@ -517,7 +518,7 @@ def test_the_page_shows_the_record_and_the_goals_are_met() -> None:
 # --- suspicious edges -----------------------------------------------------------------------------------------------
 
 
-def test_audit_and_clean_are_those_of_the_calibrated_models(fitted: RobustNodeClassifier) -> None:
+def test_audit_and_clean_are_those_of_the_calibrated_models(fitted: RobustNodeClassifier, tmp_path: Path) -> None:
     found = fitted.audit(missing=5).edges
     graph, p = fitted.graph_, fitted.predict_proba()
     ends = [graph.numbers(found[side].to_numpy()) for side in ("source", "target")]
@@ -526,6 +527,12 @@ def test_audit_and_clean_are_those_of_the_calibrated_models(fitted: RobustNodeCl
     np.testing.assert_allclose(found["confidence_source"], p.max(1)[ends[0]], atol=1e-5)
     assert (found["class_target"].to_numpy() == fitted.predict()[ends[1]]).all()
     assert fitted.clean(number=10).num_edges == len(found) - 10
+    edges, nodes = graph.to_pandas()
+    edges.to_csv(tmp_path / "edges.csv", index=False)
+    nodes.to_csv(tmp_path / "nodes.csv")
+    of_files = fitted.clean((tmp_path / "edges.csv", tmp_path / "nodes.csv"), number=10)
+    assert of_files.edge_list().equals(fitted.clean(number=10).edge_list())
+    assert of_files.feature_names == graph.feature_names
     left = fitted.clean(DATA, share=0.1)
     assert left.num_edges == DATA.num_edges - 2 * round(0.1 * len(found))
     false = NAMES[left.edge_index[0]] != NAMES[left.edge_index[1]]

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -290,14 +291,17 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         """The graph without its most suspicious edges, of the kind that is given; see :func:`asgnn.audit.clean`.
 
         Args:
-            graph: the training graph by default, as a :class:`~asgnn.graphs.named.NamedGraph`.
+            graph: the training graph by default; this one, and the graph of files, is returned as a
+                :class:`~asgnn.graphs.named.NamedGraph`.
             number, share, threshold, precision: one of them says how many edges to remove.
             options: arguments of :meth:`audit`.
         """
-        seen = self.audit(graph, **{"missing": 0, **options})
+        named, _ = self._target(graph)
+        seen = self.audit(named, **{"missing": 0, **options})
         from asgnn.audit import clean
 
-        given = self.graph_ if graph is None else graph
+        converted = graph is None or isinstance(graph, NodeSamples | str | PathLike | tuple | list)
+        given = named if converted else graph
         return clean(given, seen, number=number, share=share, threshold=threshold, precision=precision)
 
     def save(self, path: str | Path) -> None:
@@ -623,9 +627,12 @@ def find_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except (RuntimeError, TypeError):
         raise ConfigError(f'device must be "auto" or a name such as "cpu" or "cuda:0"; it is {name!r}.') from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f'device={name!r} needs a GPU that torch can see, and there is none; use device="cpu".')
+    return device
 
 
 class _Report:

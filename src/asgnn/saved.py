@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from asgnn.errors import AsgnnError, ConfigError, DataCorrupt
 from asgnn.graphs.scaling import Scaling
+from asgnn.graphs.sources import check_place
 from asgnn.models import Ensemble, NodeClassifier
 from asgnn.models.witness import Testimony
 from asgnn.settings import arguments_for, settings_of
@@ -133,6 +134,7 @@ def check_replaceable(target: Path) -> None:
         raise ConfigError(f"{target} is not the name of a folder for a model.")
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise ConfigError(f"{target} exists and is not a folder; choose another name for the model.")
+    check_place(target)
     if not target.is_dir():
         return
     names = {one.name for one in target.iterdir()}

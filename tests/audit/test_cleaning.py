@@ -47,7 +47,8 @@ def pairs_of(graph: Any) -> set[frozenset[Any]]:
     if isinstance(graph, nx.Graph):
         return {frozenset((int(u[5:]), int(v[5:]))) for u, v in graph.edges()}
     if isinstance(graph, pd.DataFrame):
-        return {frozenset((int(u[5:]), int(v[5:]))) for u, v in zip(graph["source"], graph["target"], strict=True)}
+        ends = ("source", "target") if "source" in graph else ("src", "dst")
+        return {frozenset((int(u[5:]), int(v[5:]))) for u, v in zip(*(graph[end] for end in ends), strict=True)}
     return {frozenset(pair) for pair in zip(*(part.tolist() for part in graph.nonzero()), strict=True)}
 
 
@@ -108,6 +109,7 @@ KINDS: dict[str, Any] = {
     "digraph": lambda: nx.DiGraph(KINDS["networkx"]()),
     "pandas": lambda: named().edge_list(),
     "pandas, both ways": lambda: pd.concat([named().edge_list(), turned(named().edge_list())]),
+    "pandas, other columns": lambda: named().edge_list("src", "dst").assign(kind="a")[["kind", "dst", "src"]],
 }
 
 
@@ -121,6 +123,14 @@ def test_every_kind_is_cleaned_alike(kind: str) -> None:
     assert pairs_of(out) == expected
     assert pairs_of(graph) == before  # the graph given is not changed
     assert len(before) == len(expected) + 100
+
+
+def test_ids_of_a_table_may_be_numbers_or_their_texts() -> None:
+    edges = named_graph(planted()).edge_list()
+    found = audit_graph(planted(), trained(), missing=0)
+    for kind in (float, str):
+        left = clean(edges.astype(kind), found, number=100)
+        assert left.astype(float).astype(int).equals(clean(edges, found, number=100))
 
 
 def test_everything_else_of_a_graph_is_kept() -> None:

@@ -121,6 +121,7 @@ def test_nodes_of_the_edges_without_features_and_the_other_way_round(folder: Pat
     assert found.data.y.tolist() == [0, 1, 0, -1, -1]
     assert found.num_edges == 3
     assert "2 nodes of the edges not in nodes.csv ('c', 'd'): features are zeros and labels missing." in found.notes
+    assert "1 node of nodes.csv has no edge ('z')." in found.notes
 
 
 def test_repeated_rows_are_dropped(folder: Path) -> None:
@@ -248,7 +249,7 @@ BAD: dict[str, tuple[dict[str, str | bytes], type[AsgnnError], str]] = {
     "only a header": ({"e": "source,target\n"}, DataCorrupt, "e has a header but no edges"),
     "one column": ({"e": "a\nb\n"}, GraphError, "e has 1 column; a list of edges has two or more"),
     "missing end": ({"e": "source,target\na,b\nb,\n"}, GraphError, "e, line 3, column 'target': the id is empty"),
-    "missing end, spaces": ({"e": "1 2\n3\n"}, DataCorrupt, "e, line 2: there are 1 columns, but 2 in the first line"),
+    "missing end, spaces": ({"e": "1 2\n3\n"}, DataCorrupt, "e, line 2: there is 1 column, but 2 in the first line"),
     "too many cells": ({"e": "source,target\n\na,b\na,b,c\n"}, DataCorrupt, "e, line 4: there are 3 columns, but 2"),
     "too few cells": ({"e": "source,target,weight\na,b,1\na,b\n"}, DataCorrupt, "e, line 3: there are 2 columns"),
     "open quote": ({"e": 'source,target\na,"b\nb,c\n'}, DataCorrupt, "e"),
@@ -260,6 +261,13 @@ BAD: dict[str, tuple[dict[str, str | bytes], type[AsgnnError], str]] = {
     "negative weight": ({"e": "a b 1\nb c -1\n"}, GraphError, "e, line 2, column '3': the weight '-1' is not"),
     "infinite weight": ({"e": "a b 1\nb c inf\n"}, GraphError, "e, line 2, column '3': the weight 'inf' is not"),
     "zero bytes": ({"e": b"a,b\x00\n"}, DataCorrupt, "not a text file"),
+    "a spreadsheet": ({"e.xlsx": b"PK\x03\x04\x14\x00\x81\x8d"}, DataCorrupt, "save a spreadsheet as CSV"),
+    "UTF-16 without its mark": ({"e": EDGES.encode("utf-16-le")}, DataCorrupt, "name the encoding"),
+    "UTF-32": ({"e": EDGES.encode("utf-32")}, DataCorrupt, "e contains zero bytes"),
+    "JSON of records": ({"e.json": '[{"source": "a", "target": "b"}]'}, DataCorrupt, "e.json is JSON, which"),
+    "JSON of columns": ({"e": '{"source": ["a"], "target": ["b"]}'}, DataCorrupt, "e is JSON, which is not read"),
+    "JSON of lists": ({"e": "[[1, 2], [2, 3]]"}, DataCorrupt, "e is JSON, which is not read"),
+    "unusual separator": ({"e": "a~b\nb~c\n"}, GraphError, "two or more; name the separator if it is an unusual one"),
     "unknown encoding": ({"e": b"a,b\nc,\x81\xff\n"}, DataCorrupt, "e, line 2: the encoding is neither UTF-8 nor"),
     "cut gzip": ({"e": gzip.compress(EDGES.encode())[:-9]}, DataCorrupt, "e is a damaged gzip file"),
     "Matrix Market": ({"e": "%%MatrixMarket matrix\n"}, DataCorrupt, "Matrix Market"),
@@ -302,7 +310,7 @@ BAD: dict[str, tuple[dict[str, str | bytes], type[AsgnnError], str]] = {
     "numbers to predict": (
         {"n": "id,size,class\na,1,1.5\nb,2,1.5\nc,3,2\n"},
         GraphError,
-        "Node 'a': the label 1.5 is neither a text nor a whole number",
+        "n, line 2, column 'class': the label '1.5' is neither a text nor a whole number",
     ),
     "no such label": ({"n": "id,size\na,1\n"}, GraphError, "n has no column 'class'; its columns are 'id', 'size'"),
     "label is the id": ({"n": "class,size\na,1\nb,2\n"}, GraphError, "'class' has the ids, so it cannot be the label"),

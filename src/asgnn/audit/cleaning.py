@@ -19,6 +19,7 @@ from asgnn.audit.report import Audit
 from asgnn.audit.scores import SCORES, Score, edge_scores
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.named import NamedGraph, named_graph
+from asgnn.graphs.tables import clean_ids, end_columns, like_ids, table_of
 from asgnn.settings import check_choice, check_count, check_number
 
 
@@ -163,9 +164,9 @@ def _of_networkx(graph: Any, ends: NDArray[Any]) -> Any:
 
 
 def _of_table(table: Any, named: NamedGraph, edges: NDArray[np.int64]) -> Any:
-    source, target = ("source", "target") if {"source", "target"} <= set(table.columns) else table.columns[:2]
-    hit = _hit(named.numbers(table[source]), named.numbers(table[target]), edges, named.num_nodes)
-    return table[~hit]
+    rows = table_of(table, "edges")
+    row, col = (named.numbers(one) for one in like_ids(clean_ids(rows, end_columns(rows)), named.ids))
+    return table[~_hit(row, col, edges, named.num_nodes)]
 
 
 class CleanEdges(BaseTransform):

@@ -36,7 +36,7 @@ from asgnn.experiments.values import parse_settings
 from asgnn.graphs import NamedGraph, read_graph
 from asgnn.graphs.checks import labels_of
 from asgnn.graphs.read import EdgeRows, read_rows
-from asgnn.graphs.sources import write_file
+from asgnn.graphs.sources import check_place, write_file
 from asgnn.graphs.tables import counted
 from asgnn.settings import check_count
 from asgnn.training import RECIPES, recipe
@@ -452,11 +452,9 @@ def _cleaned_bytes(files: Files, graph: NamedGraph, kept: NamedGraph, output: Pa
     if kind == ".npz":
         return _archive(kept)
     rows = read_rows(graph, **files.options())
-    return table_bytes(kept.edge_list() if rows is None else _kept_rows(rows, kept), output, header=_has_names(rows))
-
-
-def _has_names(rows: EdgeRows | None) -> bool:
-    return rows is None or rows.header
+    if rows is None or (rows.header and kind == ".txt"):  # a list without names has the ends and weights only
+        return table_bytes(kept.edge_list(), output, header=kind != ".txt")
+    return table_bytes(_kept_rows(rows, kept), output, header=rows.header)
 
 
 def _kept_rows(rows: EdgeRows, kept: NamedGraph) -> Any:
@@ -490,9 +488,7 @@ def check_output(path: Path, kinds: Sequence[str]) -> None:
         raise ConfigError(f"{path} must end in {', '.join(kinds[:-1])} or {kinds[-1]}.")
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is {'a folder' if path.is_dir() else 'a device or a pipe'}, not a file.")
-    parent = next((one for one in path.parents if one.exists()), path.parent)
-    if not parent.is_dir():
-        raise ConfigError(f"{path} cannot be written: {parent} is not a folder.")
+    check_place(path)
     if path.suffix.lower() == ".parquet":
         try:
             import pyarrow  # noqa: F401
@@ -501,7 +497,7 @@ def check_output(path: Path, kinds: Sequence[str]) -> None:
 
 
 def table_bytes(table: Any, path: Path, *, header: bool = True) -> bytes:
-    """A table in the format of a file name."""
+    """A table in the format of a file name; text is separated by tabs, except in .csv."""
     kind = path.suffix.lower()
     if kind == ".parquet":
         file = io.BytesIO()
@@ -510,5 +506,5 @@ def table_bytes(table: Any, path: Path, *, header: bool = True) -> bytes:
         return file.getvalue()
     if kind == ".json":
         return str(table.to_json(orient="records")).encode()
-    separator = {".csv": ",", ".tsv": "\t", ".txt": " "}[kind]
-    return str(table.to_csv(index=False, sep=separator, header=header and kind != ".txt")).encode()
+    separator = "," if kind == ".csv" else "\t"
+    return str(table.to_csv(index=False, sep=separator, header=header)).encode()

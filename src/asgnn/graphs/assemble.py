@@ -198,6 +198,10 @@ def of_tables(
     known = own[keep]
     ids, (u, v) = _numbering(known, first, second)
     _check_overlap(edges, features, ids, len(known), u, v, first, column)
+    lonely = np.setdiff1d(np.arange(len(known)), np.concatenate([u, v]))
+    if len(lonely):
+        has = "has" if len(lonely) == 1 else "have"
+        said.append(f"{counted(len(lonely), 'node')} of {features.name} {has} no edge ({some(ids[lonely])}).")
     kept = replace(features, frame=features.frame[keep], place=_kept_rows(features, keep))
     columns = feature_columns(kept, column, labels if isinstance(labels, str) else None)
     extra = len(ids) - len(known)

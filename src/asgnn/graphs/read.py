@@ -22,10 +22,10 @@ from asgnn.graphs.tables import (
     ID_NAMES,
     INTEGER,
     Table,
-    as_numbers,
     clean_ids,
     end_columns,
     is_a,
+    like_ids,
     shown,
     table_of,
 )
@@ -174,11 +174,7 @@ def read_rows(
     if path.suffix.lower() in ARCHIVES:
         return None
     table, headless = _read_edges(path, TextOptions(header, separator, encoding), (source, target, None))
-    ends = clean_ids(table, end_columns(table, source, target))
-    if graph.ids.dtype.kind == "i" and table.text:
-        ends = as_numbers(ends)
-    elif graph.ids.dtype.kind != "i":
-        ends = [one.astype(str) for one in ends]
+    ends = like_ids(clean_ids(table, end_columns(table, source, target)), graph.ids)
     first, second = (graph.numbers(one) for one in ends)
     return EdgeRows(table.frame, first, second, not headless)
 

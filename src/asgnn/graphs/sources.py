@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asgnn.errors import DataCorrupt, DataUnavailable
+from asgnn.errors import ConfigError, DataCorrupt, DataUnavailable
 
 # Repository and commit of the three collections of data files.
 GNN_META_ATTACK = ("danielzuegner/gnn-meta-attack", "982d900d05f19f0bd061b8d4988310bd7baa5f91")
@@ -239,6 +239,15 @@ def write_atomic(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def check_place(path: Path) -> None:
+    """Raises if no file or folder can be made at ``path``; for use before a long computation."""
+    parent = next((one for one in path.parents if one.exists()), path.parent)
+    if not parent.is_dir():
+        raise ConfigError(f"{path} cannot be written: {parent} is not a folder.")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{path} cannot be written: there is no permission to write into {parent}.")
 
 
 def write_file(path: Path, content: bytes, remedy: str = "") -> None:

@@ -126,7 +126,8 @@ def end_columns(table: Table, source: Any = None, target: Any = None) -> tuple[A
     """Returns the names of the columns with the two ends of each edge."""
     columns = list(table.frame.columns)
     if len(columns) < 2:
-        raise GraphError(f"{table.name} has {len(columns)} column; a list of edges has two or more.")
+        hint = "; name the separator if it is an unusual one" if table.text else ""
+        raise GraphError(f"{table.name} has {len(columns)} column; a list of edges has two or more{hint}.")
     lower = {str(column).strip().lower(): column for column in reversed(columns)}
     usual = next((pair for pair in END_NAMES if pair[0] in lower and pair[1] in lower), None)
     first, second = columns[:2] if usual is None else (lower[usual[0]], lower[usual[1]])
@@ -185,6 +186,15 @@ def as_numbers(columns: Sequence[Any]) -> list[Any]:
         else:
             return list(columns)
     return out
+
+
+def like_ids(columns: Sequence[Any], ids: NDArray[Any]) -> list[Any]:
+    """Returns columns of ids as the kind that the ids of a graph have: numbers, or texts if all of them are texts."""
+    if ids.dtype.kind == "i":
+        return [one if one.dtype.kind in "iu" else as_numbers([one.astype(str)])[0] for one in columns]
+    if all(isinstance(one, str) for one in ids):
+        return [one.astype(str) for one in columns]
+    return list(columns)
 
 
 def as_ids(values: Any) -> NDArray[Any]:
@@ -362,6 +372,11 @@ def label_column(table: Table, name: Any) -> NDArray[Any]:
     (values,) = as_numbers([texts[given]])
     if values.dtype.kind not in "iu" and bool(values.str.fullmatch(DECIMAL).all()):
         values = pd.to_numeric(values)
+        wrong = (values % 1 != 0).to_numpy()
+        if wrong.any():
+            row = int(np.flatnonzero(given)[wrong.argmax()])
+            found = shown(texts.iloc[row])
+            raise GraphError(f"{table.where(row, name)}: the label {found} is neither a text nor a whole number.")
     out[given] = values.to_numpy(dtype=object)
     return out
 

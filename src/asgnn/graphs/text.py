@@ -22,6 +22,7 @@ SAMPLE = 200  # lines from which separator and decimal sign are recognised
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "vertical bars"}
 SPACES = r"\s+"
 COMMENTS = ("#", "%")
+JSON = re.compile(r'\s*(?:(?:\[\s*)?\{\s*"|\[\s*\[)')
 DECIMAL_COMMA, DECIMAL_POINT = re.compile(r"\s*-?[0-9]+,[0-9]+\s*"), re.compile(r"\s*-?[0-9]+\.[0-9]+\s*")
 
 
@@ -83,9 +84,8 @@ class Text:
         """Raises for the first row with another number of columns."""
         for number, cells in self.rows():
             if len(cells) != width:
-                raise DataCorrupt(
-                    f"{self.path}, line {number}: there are {len(cells)} columns, but {width} in the first line."
-                )
+                found = "there is 1 column" if len(cells) == 1 else f"there are {len(cells)} columns"
+                raise DataCorrupt(f"{self.path}, line {number}: {found}, but {width} in the first line.")
 
     def frame(self, width: int, **options: Any) -> Any:
         """Returns the content as a DataFrame of ``width`` columns; raises if a row has another number of columns."""
@@ -129,6 +129,8 @@ def read_text(path: Path, options: TextOptions) -> Text:
         text, skipped = text.partition("\n")[2], skipped + 1
     if not text.strip():
         raise DataCorrupt(f"{path} is empty.")
+    if JSON.match(text):
+        raise DataCorrupt(f"{path} is JSON, which is not read; save the table as CSV or Parquet.")
     lines = [line for line in text[: 1 << 20].splitlines() if line.strip()][:SAMPLE]
     separator = options.separator or _separator(lines)
     if separator == " ":
@@ -177,8 +179,8 @@ def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, list
     notes = []
     if encoding is None:
         encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-        if encoding != "utf-16" and b"\x00" in content:
-            raise DataCorrupt(f"{path} is not a text file: it contains zero bytes.")
+        if encoding != "utf-16":
+            _check_no_zeros(path, b"\x00" in content)
         try:
             text = content.decode(encoding)
         except UnicodeDecodeError as cause:
@@ -190,6 +192,7 @@ def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, list
                     f"{path}, line {line}: the encoding is neither UTF-8 nor Windows-1252; name the encoding."
                 ) from cause
             notes.append(f"{path.name} is not UTF-8 and was read as Windows-1252; name the encoding if this is wrong.")
+        _check_no_zeros(path, "\x00" in text)  # UTF-32 begins like UTF-16
     else:
         try:
             text = content.decode(encoding)
@@ -200,6 +203,14 @@ def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, list
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text, notes
+
+
+def _check_no_zeros(path: Path, found: bool) -> None:
+    if found:
+        raise DataCorrupt(
+            f"{path} contains zero bytes, so it is not a text file, or its encoding is not recognised; save a "
+            "spreadsheet as CSV, or name the encoding."
+        )
 
 
 def _separator(lines: Sequence[str]) -> str:
