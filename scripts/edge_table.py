@@ -31,8 +31,8 @@ from torch_geometric.data import Data
 import asgnn
 from asgnn.audit import edge_scores, single_edges
 from asgnn.audit.cleaning import choose, remove
+from asgnn.audit.combine import learn
 from asgnn.audit.evidence import Evidence, dots
-from asgnn.audit.scores import suspicion
 from asgnn.audit.views import ModelView
 from asgnn.errors import AsgnnError
 from asgnn.experiments.attacks import made_case, make_attack
@@ -140,7 +140,9 @@ class Seen:
         edges = single_edges(self.data)
         if name == "combined":
             evidence = Evidence(Features.of(self.data.x), edges, self.probabilities, self.witness)
-            return suspicion(evidence, evidence.columns(edges, joined=True))[0]
+            columns = evidence.columns(edges, joined=True)
+            judge = learn(evidence, columns)
+            return judge.suspicion(judge.log_ratio(columns))
         if name == "weights":
             return 1 - self.weight
         if name == "disagreement":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch_geometric.data import Data
 
 from asgnn.audit import Audit, CleanEdges, audit_graph, clean, edge_scores, single_edges
 from asgnn.audit.cleaning import choose
+from asgnn.audit.combine import learn
+from asgnn.audit.scores import combined_evidence
+from asgnn.audit.views import ModelView
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import named_graph, to_scipy
 from asgnn.graphs.named import NamedGraph
@@ -60,6 +64,21 @@ def test_the_table_has_every_edge_once() -> None:
     ordered = table.sort_values("rank")["suspicion"].to_numpy()
     assert (np.diff(ordered) <= 0).all()
     assert table["suspicion"].between(0, 1).all()
+
+
+def test_edges_of_suspicion_one_are_ranked_too() -> None:
+    """The rank is that of the density ratio, which the suspicion cuts at 1."""
+    view = ModelView(trained(), named().data)
+    evidence = combined_evidence(named().data, view)
+    columns = evidence.columns(single_edges(named().data), joined=True)
+    judge = learn(evidence, columns)
+    always = replace(judge, false_share=1e9)
+    ratio = judge.log_ratio(columns)
+    assert (always.suspicion(ratio) == 1).all()
+    np.testing.assert_array_equal(ratio[np.argsort(audit().edges["rank"])], np.sort(ratio))
+    table = audit().edges.assign(suspicion=1.0)
+    left = clean(named(), replace(audit(), edges=table), number=100)
+    assert pairs_of(left) == pairs_of(clean(named(), audit(), number=100))
 
 
 def test_the_columns_agree_with_the_model() -> None:

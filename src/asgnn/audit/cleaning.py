@@ -63,23 +63,32 @@ def clean(
         probability = by == "combined"
     if precision is not None and not probability:
         raise ConfigError('precision needs the score "combined": no other score is a probability.')
-    chosen = choose(scores, number=number, share=share, threshold=threshold, precision=precision)
+    order = np.argsort(by.edges["rank"].to_numpy()) if isinstance(by, Audit) else None
+    chosen = choose(scores, order, number=number, share=share, threshold=threshold, precision=precision)
     return remove(graph, named, single_edges(named.data)[:, chosen])
 
 
 def choose(
     scores: Array,
+    order: NDArray[np.int64] | None = None,
     *,
     number: int | None = None,
     share: float | None = None,
     threshold: float | None = None,
     precision: float | None = None,
 ) -> NDArray[np.bool_]:
-    """Return which edges to remove, (E,) bool; of equally suspicious ones, the first."""
+    """Return which edges to remove, (E,) bool.
+
+    Args:
+        scores: (E,) the suspicion of each edge.
+        order: (E,) the edges by falling score. Default: of equally suspicious ones, the first.
+        number, share, threshold, precision: see :func:`clean`.
+    """
     given = {"number": number, "share": share, "threshold": threshold, "precision": precision}
     if sum(value is not None for value in given.values()) != 1:
         raise ConfigError("Give exactly one of number, share, threshold and precision.")
-    order = np.argsort(-scores, kind="stable")
+    if order is None:
+        order = np.argsort(-scores, kind="stable")
     if number is not None:
         check_count("number", number, 0, max(scores.size, 0))
         count = int(number)

@@ -50,9 +50,9 @@ class Judge:
         found: Array = self.classifier.decision_function(inputs) if len(inputs) else np.empty(0)
         return found
 
-    def suspicion(self, columns: Mapping[str, Array]) -> Array:
-        """Return the estimated probability that pairs with these inputs are false, if they are given edges."""
-        found: Array = np.minimum(self.false_share * np.exp(-self.log_ratio(columns)), 1.0)
+    def suspicion(self, log_ratio: Array) -> Array:
+        """Return the estimated probability that given edges with these log-ratios are false."""
+        found: Array = np.minimum(self.false_share * np.exp(-log_ratio), 1.0)
         return found
 
     def plausibility(self, evidence: Evidence, pairs: NDArray[np.int64]) -> Array:

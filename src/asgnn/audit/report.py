@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from asgnn.audit.combine import Judge
+from asgnn.audit.combine import Judge, learn
 from asgnn.audit.evidence import Array, Evidence, dots, single_edges
 from asgnn.audit.missing import candidates
-from asgnn.audit.scores import SCORES, Score, combined_evidence, edge_scores, suspicion
+from asgnn.audit.scores import SCORES, Score, combined_evidence, edge_scores
 from asgnn.audit.views import ModelView
 from asgnn.graphs.checks import validate
 from asgnn.graphs.named import NamedGraph, named_graph
@@ -85,13 +85,16 @@ def audit_graph(
     evidence = combined_evidence(data, view)
     edges = single_edges(data)
     columns = evidence.columns(edges, joined=True)
-    suspicious, judge = suspicion(evidence, columns, seed=seed)
+    judge = learn(evidence, columns, seed=seed)
+    log_ratio = judge.log_ratio(columns)
+    suspicious, rank = judge.suspicion(log_ratio), ranks(-log_ratio)  # also among edges of suspicion 1
     notes = [_share_note(judge)] if score == "combined" else [f"Edges are ranked by the score {score!r}."]
     if not evidence.informative:
         notes.append("The features say nothing about pairs of nodes, so edges are judged by the graph alone.")
     if score != "combined":
         suspicious = edge_scores(data, score, model, temperature=temperature, seed=seed)
-    table = {"suspicion": suspicious, "rank": ranks(suspicious)}
+        rank = ranks(suspicious)
+    table = {"suspicion": suspicious, "rank": rank}
     found, more = _missing(evidence, judge, missing, seed)
     weights = view.weights(edges)
     layers = {} if weights is None else {f"weight_{k}": w.astype(np.float32) for k, w in enumerate(weights, 1)}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch_geometric.data import Data
 
-from asgnn.audit.combine import Judge, learn
+from asgnn.audit.combine import learn
 from asgnn.audit.evidence import Array, Evidence, adjacency_of, dots, single_edges
 from asgnn.audit.views import ModelView
 from asgnn.errors import ConfigError, GraphError
@@ -65,7 +65,9 @@ def edge_scores(
     view = None if model is None else ModelView(model, data, temperature)
     if score == "combined":
         evidence = combined_evidence(data, view)
-        return suspicion(evidence, evidence.columns(edges, joined=True), seed=seed)[0]
+        columns = evidence.columns(edges, joined=True)
+        judge = learn(evidence, columns, seed=seed)
+        return judge.suspicion(judge.log_ratio(columns))
     if score == "weights":
         assert view is not None
         weights = view.weights(edges)
@@ -83,12 +85,6 @@ def combined_evidence(data: Data, view: ModelView | None) -> Evidence:
     """Return all that is known about pairs of nodes of a checked graph."""
     p, witness = (None, None) if view is None else (view.probabilities(), view.witness())
     return Evidence(Features.of(data.x.detach().cpu()), single_edges(data), p, witness)
-
-
-def suspicion(evidence: Evidence, columns: dict[str, Array], *, seed: int = 0) -> tuple[Array, Judge]:
-    """Return the estimated probability that each edge is false, and the judge that learned to tell."""
-    judge = learn(evidence, columns, seed=seed)
-    return judge.suspicion(columns), judge
 
 
 def _simple(data: Data, score: Score, edges: NDArray[np.int64]) -> Array:
