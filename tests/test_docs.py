@@ -426,6 +426,19 @@ def test_figures_of_audit_and_confidence_in_the_readme_are_those_of_the_records(
     assert f"a 25 % Metattack it is {errors['polblogs 25%']:.2f}".replace("0.", ".") in readme
 
 
+def test_figures_of_a_large_graph_are_those_of_the_record() -> None:
+    record = json.loads((ROOT / "docs" / "records" / "large.json").read_text())
+    page = (ROOT / "docs" / "own-data.md").read_text()
+    for name, step in record["steps"].items():
+        assert f"| `{name}` | {step['seconds']:.0f} | {step['gigabytes']:.1f} GB |" in page
+    text = " ".join(page.split())
+    assert f"on {record['nodes']:,} nodes with {record['features']} features and {record['edges']:,} edges" in text
+    assert f"({record['machine']}; [record](records/large.json), `{record['command']}`)" in text
+    assert f"right for {record['accuracy']:.1%}".replace("%", " %") in text
+    assert f"edges {record['precision of the first tenth']:.1%} are".replace("%", " %") in text
+    assert f"The audit page has {record['megabytes of the page']:.0f} MB" in text
+
+
 def test_tables_of_the_gradients_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     monkeypatch.chdir(ROOT)
