@@ -68,7 +68,7 @@ def measure(name: str, rate: float, device: str) -> dict[str, Any]:
         clf = RobustNodeClassifier(validation=split.val.numpy(), device=device).fit(data, labels)
     y = torch.from_numpy(np.searchsorted(clf.classes_, data.y.numpy()))[split.test]
     after = torch.from_numpy(clf.predict_proba())[split.test]
-    clf.ensemble_.temperature = 1.0
+    clf.ensemble_.temperature, clf.ensemble_.confidence = 1.0, None
     before = torch.from_numpy(clf.predict_proba())[split.test]
     return {
         "test": round(float((after.argmax(1) == y).double().mean()), 4),

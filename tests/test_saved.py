@@ -123,6 +123,16 @@ def test_models_with_different_settings_in_one_batch_come_back(tmp_path: Path) -
     assert (RobustNodeClassifier.load(tmp_path / "model").predict_proba(DATA) == clf.predict_proba()).all()
 
 
+def test_one_confidence_for_all_nodes_comes_back(tmp_path: Path) -> None:
+    clf = fit("gcn")
+    clf.ensemble_ = Ensemble([one.model for one in clf.tuned_.fits], 9.0, 0.5)
+    assert np.ptp(clf.predict_proba().max(1)) < 0.2
+    clf.save(tmp_path / "model")
+    again = RobustNodeClassifier.load(tmp_path / "model")
+    assert again.ensemble_.confidence == 0.5
+    assert (again.predict_proba(DATA) == clf.predict_proba()).all()
+
+
 def test_the_scales_of_features_come_back(tmp_path: Path) -> None:
     large = Data(x=1e4 * DATA.x + 5e4, edge_index=DATA.edge_index, y=DATA.y)
     clf = RobustNodeClassifier("gcn", budget=None, models=2, settings={"epochs": 3}).fit(large)
@@ -222,6 +232,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "other number": (put(*GROUP, "models", value=3), "not those of 3 models"),
     "other tensors": (put(*GROUP, "tensors", value="nothing."), "names of the model's parameters"),
     "temperature": (put("ensemble", "temperature", value=-1), "temperature"),
+    "confidence": (put("ensemble", "confidence", value=2), "confidence"),
     "no temperature": (put("ensemble", "temperature", value="hot"), "cannot be built"),
     "type of classes": (put("classes", "type", value="V8"), "not known"),
     "classes": (put("classes", "values", value={"a": 1}), "cannot be built"),

@@ -42,7 +42,7 @@ TEMPERATURES = log_grid(0.05, 20, 241)
 # the whole portfolio would take more than ten minutes on two cores, and a witness as long as everything else.
 LARGE = 2**20
 LARGE_SETTINGS, LARGE_EPOCHS, LARGE_PATIENCE, LARGE_MODELS = 4, 100, 20, 3
-VAGUE = 5.0  # with a higher temperature, all confidences are about the same
+VAGUE = 5.0  # with a higher temperature, all confidences are about the same, and lower than they should be
 # What tune takes as arguments of its own.
 TRAINING = ("epochs", "patience", "metric")
 
@@ -204,10 +204,11 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         self.tuned_ = replace(tuned, _train=list, _fits=fits)  # list: a Tuned without the search, which holds locks
         self.settings_ = dict(tuned.settings)
         self.advice_ = tuned.advice
-        if self.temperature_ > VAGUE:
+        if self.ensemble_.confidence is not None:
             notes.append(
-                f"The confidences say little: on the validation nodes the models are often sure and wrong, and the "
-                f"best temperature is {self.temperature_:.0f}."
+                "The confidences say nothing about single nodes: on the validation nodes the models are often sure and "
+                f"wrong. All nodes get about the same confidence, the share of validation nodes that are right, "
+                f"{self.ensemble_.confidence:.0%}."
             )
         self.notes_ = (*named.notes, *notes, *plan.notes)
         self.comparison_ = {
@@ -352,7 +353,7 @@ class RobustNodeClassifier(ClassifierMixin, BaseEstimator):
         return logits
 
     def _probabilities(self, named: NamedGraph) -> NDArray[np.float64]:
-        return _numpy((self._logits(named) / self.ensemble_.temperature).softmax(-1).mean(0))
+        return _numpy(self.ensemble_.combined(self._logits(named)).exp())
 
     def _train(self, plan: _Plan, data: Data, split: Split, seed: int, device: torch.device) -> tuple[Tuned, list[Fit]]:
         """Choose settings, and train the models that the choice has not trained."""
@@ -575,11 +576,19 @@ def _names(classes: NDArray[Any]) -> str:
 
 
 def _calibrated(fits: list[Fit], codes: NDArray[np.int64], val: Tensor) -> Ensemble:
-    """The mean probability of the models, with the temperature that suits the validation nodes best."""
+    """The mean probability of the models, with the temperature that suits the validation nodes best.
+
+    If that is so high that nothing is left of the confidences, all nodes get the same one: the share of validation
+    nodes that are right, by Laplace's rule.
+    """
     kept = [fit for fit in fits if not fit.diverged]
-    logits = torch.stack([fit.logits[0][val] for fit in kept])
-    temperature, _ = temperature_of(logits, torch.from_numpy(codes)[val], TEMPERATURES, succession(len(val)))
-    return Ensemble([fit.model for fit in kept], temperature).requires_grad_(False)
+    logits, y = torch.stack([fit.logits[0][val] for fit in kept]), torch.from_numpy(codes)[val]
+    temperature, _ = temperature_of(logits, y, TEMPERATURES, succession(len(val)))
+    confidence = None
+    if temperature > VAGUE:
+        right = (logits / temperature).softmax(-1).mean(0).argmax(-1) == y
+        confidence = (int(right.sum()) + 1) / (len(val) + 2)
+    return Ensemble([fit.model for fit in kept], temperature, confidence).requires_grad_(False)
 
 
 def _with_nodes(named: NamedGraph, ids: NDArray[Any]) -> NamedGraph:
@@ -597,8 +606,9 @@ def _with_nodes(named: NamedGraph, ids: NDArray[Any]) -> NamedGraph:
 def _with_features(named: NamedGraph, names: tuple[str, ...], number: int) -> NamedGraph:
     """The graph with its features in the order of the fit. Columns without names are taken in the order they have."""
     given = named.data.num_features
-    unnamed = [_numbered(len(names)) == names, _numbered(given) == named.feature_names]
-    if names and named.has_features and any(unnamed):
+    no_names = _numbered(given) == named.feature_names
+    no_names |= _numbered(len(names)) == names and not set(names) <= set(named.feature_names)
+    if names and named.has_features and no_names:
         if given != number:
             raise GraphError(f"The graph has {given} features, but the classifier was fitted with {number}.")
         return named

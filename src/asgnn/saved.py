@@ -304,7 +304,7 @@ def _ensemble_to_json(ensemble: Ensemble, tensors: dict[str, Tensor], prefix: st
         _group_to_json(cast(NodeClassifier, member), tensors, f"{prefix}{i}.")
         for i, member in enumerate(ensemble.members)
     ]
-    return {"temperature": ensemble.temperature, "groups": groups}
+    return {"temperature": ensemble.temperature, "confidence": ensemble.confidence, "groups": groups}
 
 
 def _group_to_json(model: NodeClassifier, tensors: dict[str, Tensor], prefix: str) -> Json:
@@ -332,7 +332,8 @@ def _ensemble_from_json(found: Json, tensors: Mapping[str, Tensor]) -> Ensemble:
     temperature = float(found["temperature"])
     if not math.isfinite(temperature):
         raise _Unusable("the temperature is not finite")
-    return Ensemble([model for group in found["groups"] for model in _group_from_json(group, tensors)], temperature)
+    models = [model for group in found["groups"] for model in _group_from_json(group, tensors)]
+    return Ensemble(models, temperature, found["confidence"])
 
 
 def _group_from_json(found: Json, tensors: Mapping[str, Tensor]) -> list[NodeClassifier]:

@@ -111,6 +111,35 @@ def test_a_temperature_far_above_one_is_the_mean_of_the_scores() -> None:
     assert torch.equal(predict(Ensemble(models, 1e5), DATA), mean.argmax(-1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("confidence", [0.01, 0.4, 0.75, 0.999])
+def test_one_confidence_for_all_nodes(confidence: float, dtype: torch.dtype) -> None:
+    """Compared node by node: the predicted class keeps its place, the others their proportions."""
+    rng = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(3, 50, 4, generator=rng, dtype=F64)
+    logits[:, 0] = torch.tensor([2.0, 2.0 - 1e-9, 0.0, 0.0])  # almost equal
+    ensemble = Ensemble([GCN(2, 2, 4)], 2.0)
+    p = ensemble.combined(logits.to(dtype)).exp()
+    ensemble.confidence = confidence
+    found = ensemble.combined(logits.to(dtype)).exp()
+    torch.testing.assert_close(found.sum(-1), torch.ones(50, dtype=dtype))
+    assert torch.equal(found.argmax(-1), p.argmax(-1))
+    for before, after in zip(p, found, strict=True):
+        order = before.argsort(descending=True)
+        rest = before[order[1:]] / before[order[1:]].sum()
+        torch.testing.assert_close(after[order[1:]] / after[order[1:]].sum(), rest)
+        level = float(rest[0] / (1 + rest[0]))  # where the first two are equal
+        assert float(after[order[0]]) == pytest.approx(max(confidence, level), abs=1e-4)
+
+
+def test_it_is_differentiable_with_one_confidence() -> None:
+    ensemble = Ensemble(trained("gcn"), 2.0, 0.6)
+    x = DATA.x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(ensemble(x, DATA.edge_index)[:, 0].sum(), x)
+    assert bool(gradient.isfinite().all())
+    assert bool((gradient != 0).any())
+
+
 def fitted(*arguments: Any) -> Any:
     return fit(Ensemble(trained("gcn")), DATA, TrainConfig(2), split=split_of(0))
 
@@ -128,6 +157,7 @@ BAD: dict[str, tuple[str, Callable[[], object]]] = {
     "a stack": ("not stacks", lambda: Ensemble([stack([GCN(WORDS, 4, 3)])])),
     "no module": ("must be a torch.nn.Module", lambda: Ensemble(["gcn"])),  # type: ignore[list-item]
     "temperature": ("temperature must be a number in", lambda: Ensemble([GCN(WORDS, 4, 3)], 0.0)),
+    "confidence": ("confidence must be a number in", lambda: Ensemble([GCN(WORDS, 4, 3)], 1.0, 1.0)),
     "two devices": ("on cpu and meta", lambda: Ensemble([GCN(WORDS, 4, 3), GCN(WORDS, 4, 3).to("meta")])),
     "training": ("cannot be trained", fitted),
 }
