@@ -27,7 +27,7 @@ class EdgeSteps:
         self.penalty = PENALTIES.get(scheme.penalty)
         scalars = params.tensors(x, self.batch_shape)
         self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2 = (v.reshape(-1) for v in scalars)
-        self.a = adj.weight.to(x.dtype).unsqueeze(1)
+        self.a = adj.weight.to(x.dtype).view(adj.row.numel(), -1)  # (E, 1), or (E, T) with weights for each trial
         if scheme.structure == "frozen":
             self.fixed = adj.normalized(scheme.normalization, x.dtype)
         self.s = self.a.expand(-1, self.x.size(2))
@@ -63,7 +63,9 @@ class EdgeSteps:
         return self.h_factor * h + self.average_factor * self.average(h, s) + self.x_term
 
     def average(self, h: Tensor, s: Tensor) -> Tensor:
-        """D⁻¹SH; with a frozen structure all trials share one matrix, so one product covers all their columns."""
+        """D⁻¹SH; if all trials share one frozen matrix, one product covers all their columns."""
+        if self.scheme.structure == "frozen" and self.fixed.dim() == 2:
+            return spmm(self.fixed, h, self.adj)
         if self.scheme.structure == "frozen":
             return self.adj.matmul(self.fixed, h.flatten(1)).view_as(h)
         return spmm(s, h, self.adj) / self.degree(s).unsqueeze(1)
