@@ -154,9 +154,9 @@ def fit_many(
     """Train many trials on one graph; trials whose models can share a batch are trained together.
 
     Each trial has its own learning rates, weight decay, dropout, initial weights, scalars, seed and split, and may have
-    its own edge weights. Its result is the one it would get alone, up to rounding. Results have the order of the trials,
-    and the models are trained in place. A trial with ``patience`` stops for itself, and the batch ends when all its
-    trials have stopped. If trials diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
+    its own edge weights. Its result is the one it would get alone, up to rounding. Results have the order of the
+    trials, and the models are trained in place. A trial with ``patience`` stops for itself, and the batch ends when all
+    its trials have stopped. If trials diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
 
     Args:
         trials: the trials to train.
