@@ -182,7 +182,7 @@ def test_global_generator_is_unchanged() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-OWN_WEIGHTS = ("asgnn", "gcn", "gcn-jaccard", "sgc", "appnp", "mlp")
+OWN_WEIGHTS = ("asgnn", "asgnn frozen", "gcn", "gcn-jaccard", "sgc", "appnp", "mlp")
 
 
 @pytest.mark.parametrize("prior", [None, FeaturePrior(neighbors=3, weight=0.4, threshold=0.01)], ids=["", "prior"])

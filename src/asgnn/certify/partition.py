@@ -117,7 +117,7 @@ def vote_by_parts(
     if abstain:
         voting.zero_()[part.cpu(), data.edge_index[0].cpu()] = 1
     votes = voting.new_zeros(classes.size(1), num_classes(data)).scatter_add_(1, classes.t(), voting.t())
-    floor = _floor(chosen, data, split, models, seed, device)
+    floor = predict_without_edges(chosen, data, split, models=models, seed=seed, device=device)
     return Ballot(votes, parts - voting.sum(0), floor, time.perf_counter() - start)
 
 
@@ -138,7 +138,7 @@ def vote_by_neighbors(
     """
     split = _checked(data, split, models, seed)
     start = time.perf_counter()
-    floor = _floor(_recipe(model), data, split, models, seed, device)
+    floor = predict_without_edges(_recipe(model), data, split, models=models, seed=seed, device=device)
     known, train = floor.clone(), split.train.cpu()
     known[train] = labels_of(data).cpu()[train]
     row, col = data.edge_index.cpu()
@@ -160,6 +160,21 @@ def edge_free(chosen: Recipe) -> Recipe:
     return chosen.with_settings({**settings, **frozen})
 
 
+def predict_without_edges(
+    chosen: Recipe,
+    data: Data,
+    split: Split,
+    *,
+    models: int = FLOOR_MODELS,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the class of every node, (N,), by the mean probability of edge-free twins: certified against any flips."""
+    twins = [edge_free(chosen).trial(data, split, FLOOR_SEED + seed * models + i) for i in range(models)]
+    fits = fit_many(twins, data, device=device)
+    return torch.stack([F.softmax(fit.logits[0], 1) for fit in fits]).mean(0).argmax(1)
+
+
 def _checked(data: Data, split: Split | None, models: int, seed: int) -> Split:
     check_count("models", models)
     check_count("seed", seed, 0)
@@ -175,15 +190,6 @@ def _recipe(model: str | Recipe) -> Recipe:
     named = recipe(model)
     own = issubclass(named.kind, NodeClassifier)
     return named.with_settings({"prior_neighbors": NEIGHBORS, "prior_weight": 1.0}) if own else named
-
-
-def _floor(
-    chosen: Recipe, data: Data, split: Split, models: int, seed: int, device: torch.device | str | None
-) -> Tensor:
-    """(N,) the class with the largest mean probability of the edge-free models."""
-    twins = [edge_free(chosen).trial(data, split, FLOOR_SEED + seed * models + i) for i in range(models)]
-    fits = fit_many(twins, data, device=device)
-    return torch.stack([F.softmax(fit.logits[0], 1) for fit in fits]).mean(0).argmax(1)
 
 
 def _train(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +54,7 @@ class Certificate:
 
     def floor_accuracy(self, data: Data, nodes: Tensor) -> float:
         """Return the accuracy of the edge-free model, which holds at every number of flips."""
-        return float(_right(self.floor, data, nodes)[0].double().mean())
+        return share_right(self.floor, data, nodes)
 
     def __repr__(self) -> str:
         median = int(self.radius.median())
@@ -88,6 +88,22 @@ class Ballot:
         totals = self.votes + fixed
         radius = radius_of(self.votes, self.silent, fixed)
         return Certificate(totals, totals.argmax(1), radius, self.floor, self.seconds)
+
+    def choose_anchor(self, data: Data, nodes: Tensor, radii: Sequence[int]) -> int:
+        """Return the least anchor of the largest mean certified accuracy over ``radii`` on ``nodes``.
+
+        Use validation nodes. The certificate then holds for the chosen number: an attacker who changes the edges of
+        these nodes may make another one look best, so fix the number beforehand where that matters.
+        """
+        if not radii:
+            raise ConfigError("The choice of an anchor needs at least one number of flips.")
+        voters = self.votes.sum(1) + (0 if self.silent is None else self.silent)
+        enough = int(voters.max()) + max(radii) + 1  # with it the edge-free prediction withstands all the flips
+
+        def mean(anchor: int) -> float:
+            return sum(self.certificate(anchor).certified_accuracy(data, nodes, radii).values())
+
+        return max(range(enough + 1), key=mean)
 
     def __repr__(self) -> str:
         return f"Ballot({len(self.votes)} nodes, {self.seconds:.1f} s)"
@@ -123,6 +139,11 @@ def radius_of(votes: Tensor, silent: Tensor | None, fixed: Tensor) -> Tensor:
         found = torch.where(beyond < 0, lead.div(2, rounding_mode="floor"), of_winner + beyond)
         found = torch.where(beyond >= others, ANY_NUMBER, found)
     return found.masked_fill(rival == winner, ANY_NUMBER).amin(1)
+
+
+def share_right(prediction: Tensor, data: Data, nodes: Tensor) -> float:
+    """Return the share of the labelled nodes of ``nodes`` whose class (N,) is predicted right."""
+    return float(_right(prediction, data, nodes)[0].double().mean())
 
 
 def _right(prediction: Tensor, data: Data, nodes: Tensor) -> tuple[Tensor, Tensor]:
