@@ -102,7 +102,7 @@ def pagerank(self_loops: bool, device: str) -> dict[str, Any]:
     trial = recipe("asgnn", **settings, weight_decay=5e-4, scalar_lr=0.0).trial(data, split, 0)
     (fit,) = fit_many([trial], data, device=device)
     with torch.no_grad():
-        logits = fit.model.cpu().mlp(Features.of(data.x))[0]  # type: ignore[union-attr, operator, misc]
+        logits = fit.model.cpu().mlp(Features.of(data.x))[0]  # type: ignore[operator]
     size = (int(data.num_nodes),) * 2
     graph = sp.csr_matrix((np.ones(data.num_edges), tuple(data.edge_index.numpy())), shape=size)
     tree = sp.csgraph.minimum_spanning_tree(graph)

@@ -178,6 +178,19 @@ def test_abstention_anchor_and_floor() -> None:
     assert curve[0] > curve[4]
 
 
+def test_the_anchor_is_chosen_by_accuracy_and_then_by_coverage() -> None:
+    data = graph(torch.float32)
+    ballot = Ballot(torch.randint(5, (NODES, CLASSES)), None, torch.randint(CLASSES, (NODES,)), 0.0)
+    nodes = torch.arange(0, NODES, 2)
+    for radii in ([0], [1, 2], [3]):
+        merit = {}
+        for anchor in range(30):
+            found = ballot.certificate(anchor)
+            accuracy = sum(found.certified_accuracy(data, nodes, radii).values())
+            merit[anchor] = accuracy, sum(int((found.radius >= flips).sum()) for flips in radii), -anchor
+        assert ballot.choose_anchor(data, nodes, radii) == max(merit, key=merit.__getitem__)
+
+
 def test_edge_free_twins_ignore_the_edges() -> None:
     chosen = recipe("asgnn", prior_neighbors=4, structure="adaptive")
     twin = edge_free(chosen).trial(graph(torch.float32), random_split(graph(), 0), 0).model
@@ -206,5 +219,7 @@ def test_invalid_input_is_an_error_of_one_sentence() -> None:
     unlabelled.y = torch.where(torch.arange(NODES) < 5, -1, unlabelled.y)
     with pytest.raises(GraphError, match="None of the nodes has a label"):
         ballot.certificate().certified_accuracy(unlabelled, torch.arange(5), [0])
+    with pytest.raises(ConfigError, match="at least one number of flips"):
+        ballot.choose_anchor(data, torch.arange(5), [])
     with pytest.raises(ConfigError, match="number of flips"):
         ballot.certificate().certified_accuracy(data, torch.arange(5), [-1])

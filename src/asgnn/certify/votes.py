@@ -90,20 +90,25 @@ class Ballot:
         return Certificate(totals, totals.argmax(1), radius, self.floor, self.seconds)
 
     def choose_anchor(self, data: Data, nodes: Tensor, radii: Sequence[int]) -> int:
-        """Return the least anchor of the largest mean certified accuracy over ``radii`` on ``nodes``.
+        """Return the anchor with the largest mean certified accuracy over ``radii`` on ``nodes``.
 
-        Use validation nodes. The certificate then holds for the chosen number: an attacker who changes the edges of
-        these nodes may make another one look best, so fix the number beforehand where that matters.
+        Of equal ones, it is the one with which the predictions of most nodes of the graph withstand the flips, and then
+        the least one. Use validation nodes. The certificate holds for the chosen number: an attacker who changes the
+        edges of these nodes may make another one look best, so fix the number beforehand where that matters.
+
+        Time O(N C · (largest number of votes + largest radius)).
         """
         if not radii:
             raise ConfigError("The choice of an anchor needs at least one number of flips.")
         voters = self.votes.sum(1) + (0 if self.silent is None else self.silent)
         enough = int(voters.max()) + max(radii) + 1  # with it the edge-free prediction withstands all the flips
 
-        def mean(anchor: int) -> float:
-            return sum(self.certificate(anchor).certified_accuracy(data, nodes, radii).values())
+        def merit(anchor: int) -> tuple[float, int]:
+            found = self.certificate(anchor)
+            held = sum(int((found.radius >= flips).sum()) for flips in radii)
+            return sum(found.certified_accuracy(data, nodes, radii).values()), held
 
-        return max(range(enough + 1), key=mean)
+        return max(range(enough + 1), key=merit)
 
     def __repr__(self) -> str:
         return f"Ballot({len(self.votes)} nodes, {self.seconds:.1f} s)"
