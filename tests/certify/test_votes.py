@@ -180,7 +180,9 @@ def test_abstention_anchor_and_floor() -> None:
 
 def test_the_anchor_is_chosen_by_accuracy_and_then_by_coverage() -> None:
     data = graph(torch.float32)
-    ballot = Ballot(torch.randint(5, (NODES, CLASSES)), None, torch.randint(CLASSES, (NODES,)), 0.0)
+    rng = torch.Generator().manual_seed(0)
+    votes, floor = torch.randint(5, (NODES, CLASSES), generator=rng), torch.randint(CLASSES, (NODES,), generator=rng)
+    ballot = Ballot(votes, None, floor, 0.0)
     nodes = torch.arange(0, NODES, 2)
     for radii in ([0], [1, 2], [3]):
         merit = {}
