@@ -44,6 +44,9 @@ MODELS: dict[str, Callable[[int], models.NodeClassifier]] = {
     "asgnn paper": lambda i: models.ASGNN(
         WORDS, 8, CLASSES, num_layers=4, dropout=DROPOUT[i], params=PARAMS[i], scheme=Scheme("paper")
     ),
+    "asgnn frozen": lambda i: models.ASGNN(
+        WORDS, 8, CLASSES, num_layers=4, dropout=DROPOUT[i], params=PARAMS[i], scheme=Scheme(structure="frozen")
+    ),
     "gcn": lambda i: models.GCN(WORDS, 8, CLASSES, dropout=DROPOUT[i]),
     "gcn-jaccard": lambda i: models.GCNJaccard(WORDS, 8, CLASSES, dropout=DROPOUT[i], threshold=0.05),
     "gcn-svd": lambda i: models.GCNSVD(WORDS, 8, CLASSES, dropout=DROPOUT[i], rank=6),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
-from asgnn.errors import DivergedWarning
-from asgnn.graphs import Split
+from asgnn.errors import ConfigError, DivergedWarning, GraphError
+from asgnn.graphs import FeaturePrior, Split
 from asgnn.training import Fit, Trial, fit, fit_many
 from tests.training.problem import MODELS, four, graph, trial
 
@@ -177,3 +180,42 @@ def test_global_generator_is_unchanged() -> None:
     state = torch.get_rng_state()
     fit_many(trials, graph())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+OWN_WEIGHTS = ("asgnn", "asgnn frozen", "gcn", "gcn-jaccard", "sgc", "appnp", "mlp")
+
+
+@pytest.mark.parametrize("prior", [None, FeaturePrior(neighbors=3, weight=0.4, threshold=0.01)], ids=["", "prior"])
+@pytest.mark.parametrize("name", OWN_WEIGHTS)
+def test_trials_with_their_own_edges_equal_trainings_on_these_edges(name: str, prior: FeaturePrior | None) -> None:
+    """A weight of 0 is the same as no edge, and other weights are those of the trial."""
+    data = graph()
+    row, col = data.edge_index
+    part = (row.minimum(col) * 7 + row.maximum(col)) % 4
+    specs = []
+    for i, spec in enumerate(four(name, epochs=5)):
+        spec.model.prior = prior  # type: ignore[assignment]
+        weight = torch.where(part == i, 1.0 if i else 0.7, 0.0).double()
+        specs.append(replace(spec, edge_weight=weight))
+    together = fit_many(specs, data)
+    for i, of_many in enumerate(together):
+        alone, mine = trial(name, i, epochs=5), part == i
+        alone.model.prior = prior  # type: ignore[assignment]
+        sub = Data(x=data.x, y=data.y, edge_index=data.edge_index[:, mine])
+        sub.edge_weight = torch.full((int(mine.sum()),), 1.0 if i else 0.7, dtype=torch.float64)
+        (expected,) = fit_many([alone], sub)
+        assert of_many.batch == 4
+        assert_close(of_many, expected, 1e-8)
+        torch.testing.assert_close(of_many.logits[0], expected.logits[0], rtol=1e-7, atol=1e-7)
+
+
+def test_models_without_own_weights_say_so() -> None:
+    data = graph()
+    weight = torch.ones(data.num_edges, dtype=torch.float64)
+    for name in MODELS.keys() - set(OWN_WEIGHTS):
+        with pytest.raises(ConfigError, match="cannot have edge weights of its own"):
+            fit_many([replace(trial(name, 0), edge_weight=weight)], data)
+    with pytest.raises(GraphError, match="one weight per column"):
+        fit_many([replace(trial("gcn", 0), edge_weight=weight[1:])], data)
+    with pytest.raises(ConfigError, match="for 2 trials, but 1 models"):
+        trial("gcn", 0).model(data.x, data.edge_index, torch.stack([weight, weight], 1))

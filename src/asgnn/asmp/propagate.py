@@ -97,8 +97,12 @@ def propagate(
     if scheme.objective == "degree" and not adj.symmetric:
         raise GraphError('objective="degree" needs symmetric weights, but edge_weight differs between i → j and j → i.')
     leaves_edges = scheme.leaves_edges(params.lam)
+    per_trial = adj.weight.dim() == 2  # each trial has edge weights of its own
+    kernels = _has_kernels(scheme) and (scheme.structure == "frozen" or not per_trial)
+    if per_trial and (backend == "dense" or leaves_edges or (backend == "gpu" and not kernels)):
+        raise ConfigError('Edge weights for each trial need an edge list; use backend="edges" and support="edges".')
     if backend == "auto":
-        on_edges: Backend = "gpu" if x.is_cuda and _has_kernels(scheme) else "edges"
+        on_edges: Backend = "gpu" if x.is_cuda and kernels else "edges"
         backend = "dense" if leaves_edges else on_edges
     elif backend != "dense" and leaves_edges:
         raise ConfigError(

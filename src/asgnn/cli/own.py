@@ -485,7 +485,7 @@ def _archive(graph: NamedGraph) -> bytes:
 def check_output(path: Path, kinds: Sequence[str]) -> None:
     """Raise before anything is computed if a file cannot be written or its ending is not one of ``kinds``."""
     if path.suffix.lower() not in kinds:
-        raise ConfigError(f"{path} must end in {', '.join(kinds[:-1])} or {kinds[-1]}.")
+        raise ConfigError(f"{path} must end in {' or '.join(filter(None, [', '.join(kinds[:-1]), kinds[-1]]))}.")
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is {'a folder' if path.is_dir() else 'a device or a pipe'}, not a file.")
     check_place(path)

@@ -40,7 +40,8 @@ class Adjacency:
     loops: Tensor
     """(E,) bool: the entries (i, i)."""
     weight: Tensor
-    """(E,) the edge weights, 1 on the self-loops; torch's default dtype if there were none."""
+    """(E,) the edge weights, 1 on the self-loops; torch's default dtype if there were none. (E, T) if each trial of a
+    batch has weights of its own."""
     symmetric: bool
     """Whether the weights are symmetric."""
     _blocks: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
@@ -49,8 +50,9 @@ class Adjacency:
     def of(cls, edge_index: Tensor | Adjacency, num_nodes: int, edge_weight: Tensor | None = None) -> Adjacency:
         """Converts PyG's ``edge_index``; self-loops in it are replaced by self-loops of weight 1.
 
-        ``edge_weight`` may require a gradient; the result is differentiable in it. The same ``edge_index`` is checked
-        and sorted only once, see :func:`pattern_of`. Time O(E log E) the first time, then O(E).
+        ``edge_weight`` is (E,), or (E, T) with one column for each trial of a batch. It may require a gradient; the
+        result is differentiable in it. The same ``edge_index`` is checked and sorted only once, see
+        :func:`pattern_of`. Time O(E log E) the first time, then O(E).
         """
         if isinstance(edge_index, Adjacency):
             if edge_weight is not None:
@@ -61,12 +63,12 @@ class Adjacency:
         pattern, place = pattern_of(edge_index, num_nodes)
         if edge_weight is None:
             return pattern
-        check_weights(edge_weight, edge_index.size(1))
+        check_weights(edge_weight, edge_index.size(1), per_trial=True)
         if edge_weight.device != edge_index.device:
             raise GraphError(
                 f"edge_index is on {edge_index.device} and edge_weight on {edge_weight.device}; move one of them."
             )
-        weight = torch.cat([edge_weight, edge_weight.new_ones(1)]).index_select(0, place)
+        weight = torch.cat([edge_weight, edge_weight.new_ones(1, *edge_weight.shape[1:])]).index_select(0, place)
         return replace(pattern, weight=weight, symmetric=torch.equal(weight, weight[pattern.reverse]))
 
     @property
@@ -126,8 +128,11 @@ class Adjacency:
     def matmul(self, weight: Tensor, h: Tensor) -> Tensor:
         """Returns the sparse matrix with values ``weight`` (E,) times ``h`` (…, N, C), differentiable to any order.
 
-        All leading dimensions share the matrix, so this is one product with all their columns. Time O(E · columns).
+        All leading dimensions share the matrix, so this is one product with all their columns. With ``weight`` (E, T)
+        and ``h`` (T, N, C), each trial has its own matrix. Time O(E · columns).
         """
+        if weight.dim() == 2:
+            return spmm(weight, h.permute(1, 2, 0), self).permute(2, 0, 1)
         lead, channels = h.shape[:-2], h.size(-1)
         flat = h.reshape(-1, self.num_nodes, channels).permute(1, 0, 2).reshape(self.num_nodes, -1)
         out = spmm(weight.unsqueeze(1), flat.unsqueeze(2), self)

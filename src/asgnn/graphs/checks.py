@@ -262,12 +262,12 @@ def mark_checked(edge_index: Tensor, num_nodes: int) -> Tensor:
     return copy
 
 
-def check_weights(value: Any, num_edges: int) -> None:
-    """Raises unless ``value`` is ``None`` or one float in [0, 1] per edge."""
+def check_weights(value: Any, num_edges: int, *, per_trial: bool = False) -> None:
+    """Raises unless ``value`` is ``None`` or one float in [0, 1] per edge; with ``per_trial``, per edge and trial."""
     if value is None:
         return
     weight = _tensor(value, "edge_weight", "give one float per column of edge_index")
-    if weight.dim() != 1 or weight.size(0) != num_edges:
+    if weight.dim() not in ((1, 2) if per_trial else (1,)) or weight.size(0) != num_edges:
         raise GraphError(
             f"edge_weight must have shape ({num_edges},), one weight per column of edge_index; "
             f"its shape is {tuple(weight.shape)}."
@@ -279,8 +279,9 @@ def check_weights(value: Any, num_edges: int) -> None:
     # Negated, because NaN compares false with everything.
     outside = ~((weight >= 0) & (weight <= 1))
     if bool(outside.any()):
-        (at,) = _first(outside)
-        raise GraphError(f"edge_weight[{at}] is {float(weight[at])}: every weight must be in [0, 1].")
+        at = tuple(_first(outside))
+        where = ", ".join(map(str, at))
+        raise GraphError(f"edge_weight[{where}] is {float(weight[at])}: every weight must be in [0, 1].")
 
 
 def _check_classes(labels: Tensor) -> None:

@@ -97,9 +97,10 @@ def _structure(features: Features, adj: Adjacency, prior: FeaturePrior) -> Adjac
     keys = torch.cat([given, added]).unique()
 
     def spread(at: Tensor, values: Tensor) -> Tensor:
-        return values.new_zeros(keys.numel()).index_copy(0, torch.searchsorted(keys, at), values)
+        return values.new_zeros(keys.numel(), *columns).index_copy(0, torch.searchsorted(keys, at), values)
 
-    ours = adj.weight.new_full((added.numel(),), prior.weight)
+    columns = adj.weight.shape[1:]  # those of the trials, if each has weights of its own
+    ours = adj.weight.new_full((added.numel(), *columns), prior.weight)
     first, second = spread(given, prior.edges * adj.weight[keep]), spread(added, ours)
     weight = first + second * (1 - first)  # unlike a maximum, it hides no entry from the gradient
     made = Adjacency.of(from_keys(keys, adj.num_nodes), adj.num_nodes, weight)

@@ -22,6 +22,7 @@ class APPNP(NodeClassifier):
     """
 
     repeatable = True
+    own_weights = True
 
     def __init__(
         self,

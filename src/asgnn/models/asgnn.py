@@ -126,6 +126,12 @@ class ASMP(nn.Module):
                 raw[name] = torch.tensor(share).logit()
         return raw
 
+    @property
+    def keeps_absent_edges(self) -> bool:
+        """Whether an edge of weight 0 stays at 0, as if it were absent: for q with λ ≥ 0, and if S is frozen."""
+        grows = self.scheme.objective == "paper" or self.constraint == "free"
+        return self.scheme.support == "edges" and (self.scheme.structure == "frozen" or not grows)
+
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Reset the scalars to their initial values; nothing is random."""
         del generator
@@ -218,6 +224,7 @@ class ASGNN(NodeClassifier):
         self.mlp = MLPBlock(in_channels * (1 + hops), hidden_channels, out_channels, mlp_layers, dropout)
         self.asmp = ASMP(num_layers, params=params, scheme=scheme, learn=learn, constraint=constraint, backend=backend)
         self.repeatable = self.asmp.scheme.support == "edges"  # with dense support the sign of λ is read on the CPU
+        self.own_weights = hops == 0 and self.asmp.keeps_absent_edges and backend in ("auto", "edges")
 
     def forward(
         self,

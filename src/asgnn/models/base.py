@@ -62,6 +62,8 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
     """The number of trials of a stacked model, ``None`` for a single model."""
     dense_matrices: int = 0
     """The number of N × N matrices one trial needs in training; used to choose the batch size."""
+    own_weights: bool = False
+    """Whether each trial of a batch may have edge weights of its own, where a weight of 0 is the same as no edge."""
     repeatable: bool = False
     """Whether every epoch launches the same kernels without synchronising, so that a CUDA graph can replay it."""
 
@@ -78,7 +80,7 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
         Args:
             x: (N, F) dense or sparse, or prepared :class:`~asgnn.graphs.features.Features`.
             edge_index: (2, E) undirected, or a prepared :class:`~asgnn.graphs.adjacency.Adjacency`.
-            edge_weight: (E,) in [0, 1]; ones by default.
+            edge_weight: (E,) in [0, 1]; ones by default. (E, T) for models with ``own_weights``.
             rng: the random streams of the trials' dropout; seeded by torch's global generator by default.
         """
         features = Features.of(x)
@@ -87,12 +89,22 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
 
     def informed(self, features: Features, adj: Adjacency) -> Adjacency:
         """Return the structure that the model sees: the given edges, informed by ``prior`` and ``witness``."""
+        if adj.weight.dim() == 2:
+            self._check_own_weights(adj.weight.size(1))
         adj = adj if self.prior is None else self.prior.structure(features, adj)
         if self.witness is None or not self.witness.active:
             return adj
         if self.testimony is None:
             raise ConfigError("This model has a witness, which training trains first; train the model with fit.")
         return weighted(features, adj, self.witness.floor, self.testimony)
+
+    def _check_own_weights(self, columns: int) -> None:
+        if not self.own_weights:
+            raise ConfigError(
+                f"This {type(self).__name__} cannot have edge weights for each trial; give it one weight per edge."
+            )
+        if columns != (self.stacked or 1):
+            raise ConfigError(f"There are edge weights for {columns} trials, but {self.stacked or 1} models.")
 
     @property
     def batch_key(self) -> tuple[Hashable, ...]:

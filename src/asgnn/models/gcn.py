@@ -26,6 +26,7 @@ class GCN(NodeClassifier):
     """
 
     repeatable = True
+    own_weights = True
 
     def __init__(
         self,

@@ -30,6 +30,8 @@ class GCNSVD(GCN):
     Time O(restarts · (E r + N r²)) once per graph, then O(nnz(Z) H + N r (H + C)).
     """
 
+    own_weights = False
+
     def __init__(
         self,
         in_channels: int,

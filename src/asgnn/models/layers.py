@@ -29,15 +29,15 @@ class Streams:
     """
 
     def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
-        self.seeds = _mix(torch.tensor(list(seeds), dtype=torch.int64)).to(device)
+        self.seeds = mix(torch.tensor(list(seeds), dtype=torch.int64)).to(device)
         # on the device, so that a replayed CUDA graph draws new bits
         self.draws = torch.zeros((), dtype=torch.int64, device=device)
 
     def bits(self, count: int) -> Tensor:
         """(T, count) int64."""
         self.draws += 1
-        start = _mix(self.seeds + self.draws)
-        return _mix(start.unsqueeze(1) + torch.arange(1, count + 1, device=start.device) * GOLDEN)
+        start = mix(self.seeds + self.draws)
+        return mix(start.unsqueeze(1) + torch.arange(1, count + 1, device=start.device) * GOLDEN)
 
     def at_least(self, below: Tensor, count: int) -> Tensor:
         """(T, count) bool: whether 16 random bits, as a signed number, are at least ``below`` (T,) int16."""
@@ -49,7 +49,7 @@ class Streams:
         return self.bits(-(-count // 4)).view(torch.int16)[:, :count] >= below.unsqueeze(1)
 
 
-def _mix(x: Tensor) -> Tensor:
+def mix(x: Tensor) -> Tensor:
     """SplitMix64's finaliser; torch's shifts copy the sign bit, and the masks remove the copies."""
     x = (x ^ ((x >> 30) & (2**34 - 1))).mul_(FIRST_FACTOR)
     x ^= (x >> 27) & (2**37 - 1)

@@ -20,6 +20,7 @@ class MLP(NodeClassifier):
     """
 
     repeatable = True
+    own_weights = True
 
     def __init__(
         self,

@@ -54,6 +54,8 @@ class ProGNN(GCN):
     dense_matrices = 12
     repeatable = False  # only some epochs update the structure
 
+    own_weights = False
+
     def __init__(
         self,
         in_channels: int,

@@ -22,6 +22,7 @@ class SGC(NodeClassifier):
     """
 
     repeatable = True
+    own_weights = True
 
     def __init__(self, in_channels: int, out_channels: int, *, num_layers: int = 2) -> None:
         super().__init__()

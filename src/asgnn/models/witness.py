@@ -98,4 +98,4 @@ def weighted(features: Features, adj: Adjacency, floor: float, testimony: Testim
     p = p.unsqueeze(2)
     alike = sddmm(p, p, adj).squeeze(1).clamp(LEAST, 1).sqrt().to(adj.weight.dtype)
     factor = torch.where(adj.loops, alike.new_ones(()), floor + (1 - floor) * alike)
-    return replace(adj, weight=adj.weight * factor)
+    return replace(adj, weight=adj.weight * factor.view(-1, *(1,) * (adj.weight.dim() - 1)))

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from asgnn.graphs import Split
 from asgnn.settings import PerTrial, check_choice, check_count, check_number
@@ -52,8 +52,17 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Trial:
-    """One training run: an untrained model, its training settings and its split."""
+    """One training run: an untrained model, its training settings and its split.
+
+    Attributes:
+        model: the model to train.
+        config: its training settings.
+        split: the nodes to train, validate and test on.
+        edge_weight: (E,) weights of this trial's own, in place of those of the graph; 0 means that the trial does not
+            have the edge. For models with :attr:`~asgnn.models.NodeClassifier.own_weights`.
+    """
 
     model: nn.Module
     config: TrainConfig
     split: Split
+    edge_weight: Tensor | None = None

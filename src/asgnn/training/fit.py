@@ -153,10 +153,10 @@ def fit_many(
 ) -> list[Fit]:
     """Train many trials on one graph; trials whose models can share a batch are trained together.
 
-    Each trial has its own learning rates, weight decay, dropout, initial weights, scalars, seed and split. Its result
-    is the one it would get alone, up to rounding. Results have the order of the trials, and the models are trained in
-    place. A trial with ``patience`` stops for itself, and the batch ends when all its trials have stopped. If trials
-    diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
+    Each trial has its own learning rates, weight decay, dropout, initial weights, scalars, seed and split, and may have
+    its own edge weights. Its result is the one it would get alone, up to rounding. Results have the order of the
+    trials, and the models are trained in place. A trial with ``patience`` stops for itself, and the batch ends when all
+    its trials have stopped. If trials diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
 
     Args:
         trials: the trials to train.
@@ -178,12 +178,17 @@ def fit_many(
         raise ConfigError("Two trials share one model; build a separate model for each trial.")
     features, adj = prepare(data, device, need_labels=True)
     device = torch.device(device or data.x.device)
-    graphs = [(features, adj), *(prepare(graph, device) for graph in also_on)]
+    graphs = [prepare(graph, device) for graph in also_on]
     y = labels_of(data).to(device)
     splits = {id(trial.split): split_of(data, trial.split) for trial in trials}
     trials = [replace(trial, split=splits[id(trial.split)]) for trial in trials]
     models = [as_model(trial.model) for trial in trials]
-    for model in models:
+    for model, trial in zip(models, trials, strict=True):
+        if trial.edge_weight is not None and not model.own_weights:
+            raise ConfigError(
+                f"{type(trial.model).__name__} cannot have edge weights of its own for a trial with these settings; "
+                "train it on a graph that has these edges."
+            )
         model.to(device).init_lazy(features, adj)
     add_witnesses(models, trials, data, features, fit_many)
     batches = list(_batches(models, trials, features, adj, device, batch_size))
@@ -191,8 +196,10 @@ def fit_many(
     results: dict[int, Fit] = {}
     for batch in batches:
         members = [models[i] for i in batch]
-        for member in members:
-            member.begin(features, member.informed(features, adj))
+        seen = _with_own_weights(adj, data, [trials[i] for i in batch])
+        if seen is adj:
+            for member in members:
+                member.begin(features, member.informed(features, adj))
 
         def report(epoch: int, values: Tensor | None, batch: list[int] = batch, before: int = done) -> None:
             if on_epoch is not None and values is not None:
@@ -200,7 +207,7 @@ def fit_many(
             if progress is not None:
                 progress(before + epoch, total)
 
-        runner = _Runner(members, [trials[i] for i in batch], y, graphs)
+        runner = _Runner(members, [trials[i] for i in batch], y, [(features, seen), *graphs])
         work = members[0].informed(features, adj).row.numel() * int(y.max() + 1) * len(members)
         work += members[0].dense_matrices * features.num_nodes**2 * len(members)
         # CUDA streams, graphs and kernels are created on the current GPU, which may not be ``device``
@@ -333,6 +340,15 @@ class _Runner:
         self.model.eval()
         logits = self.val.of(self.model(*self.graphs[0], rng=self.rng))
         return self.val.losses(logits), self.val.roc_auc(logits) if self.by_auc else self.val.accuracy(logits)
+
+
+def _with_own_weights(adj: Adjacency, data: Data, trials: Sequence[Trial]) -> Adjacency:
+    """The adjacency with one column of weights for each trial, if the trials of the batch have weights of their own."""
+    weights = [trial.edge_weight for trial in trials if trial.edge_weight is not None]
+    if not weights:
+        return adj
+    weight = torch.stack([one.to(data.edge_index.device) for one in weights], dim=1)
+    return Adjacency.of(data.edge_index, adj.num_nodes, weight).to(adj.row.device)
 
 
 def _diverged(losses: Tensor, classes: int) -> bool:
@@ -475,7 +491,8 @@ def _batches(
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (model, trial) in enumerate(zip(models, trials, strict=True)):
         dtype = next((p.dtype for p in model.parameters()), None)
-        groups.setdefault((model.batch_key, trial.config.epochs, trial.config.metric, dtype), []).append(i)
+        own = trial.edge_weight is not None
+        groups.setdefault((model.batch_key, trial.config.epochs, trial.config.metric, dtype, own), []).append(i)
     for group in groups.values():
         size = max(
             1, _memory(device) // _bytes_per_trial(models[group[0]], features, models[group[0]].informed(features, adj))
