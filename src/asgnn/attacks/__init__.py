@@ -7,6 +7,7 @@ from asgnn.attacks.nettack import nettack, nettack_targets
 from asgnn.attacks.pgd import pgd
 from asgnn.attacks.prbcd import grbcd, prbcd
 from asgnn.attacks.random_flips import random_flips
+from asgnn.attacks.smoothing import smoothed, straight_through
 from asgnn.attacks.surrogate import SurrogateGCN, fit_surrogate
 
 __all__ = [
@@ -21,4 +22,6 @@ __all__ = [
     "pgd",
     "prbcd",
     "random_flips",
+    "smoothed",
+    "straight_through",
 ]
