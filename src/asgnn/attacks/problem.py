@@ -113,7 +113,10 @@ class Problem:
 
         The first is what an attack is for; both are to be high. Time of one forward pass.
         """
-        logits = predict(self.victim, self.inputs, self.flipped(flips))
+        return self.outcome_of(predict(self.victim, self.inputs, self.flipped(flips)))
+
+    def outcome_of(self, logits: Tensor) -> tuple[float, float]:
+        """Return the outcome for the victim's scores (N, C)."""
         wrong = logits[self.nodes].argmax(1) != self.labels[self.nodes]
         return float(wrong.double().mean()), float(self.value(logits))
 
@@ -194,7 +197,8 @@ def make_problem(
 ) -> Problem:
     """Check the arguments of an attack, fit a surrogate if no model is given, and return the problem.
 
-    Of ``surrogate`` and ``victim``, one that is not given is the other one. ``state`` is the checkpoint of an interrupted run; its surrogate and labels are reused.
+    Of ``surrogate`` and ``victim``, one that is not given is the other one. ``state`` is the checkpoint of an
+    interrupted run; its surrogate and labels are reused.
     """
     edges = check_task(data, budget)
     train = check_labelled(train, data)
