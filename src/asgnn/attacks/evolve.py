@@ -13,13 +13,12 @@ from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import Checkpoint, State
 from asgnn.attacks.copies import Copies
-from asgnn.attacks.problem import Loss, Problem, make_problem
+from asgnn.attacks.problem import Loss, make_problem
 from asgnn.attacks.proposals import Partners, Proposals
 from asgnn.attacks.rules import finish
 from asgnn.attacks.surrogate import Victim
-from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation
-from asgnn.graphs.keys import contains, from_keys, to_keys
+from asgnn.graphs.keys import contains, from_keys
 from asgnn.progress import Progress
 from asgnn.settings import check_choice, check_count, check_number
 
@@ -92,11 +91,9 @@ def evolve(
     world = Proposals.of(problem, budget, data.x, partners, allow_isolated)
     colony = _Colony(world, Copies.of(problem, batch, data.x))
     if state is None:
-        first = [world.filled(to_keys(_fitting(one, problem, budget).flips, problem.num_nodes), rng) for one in start]
         targets = world.standing(torch.zeros_like(world.right))
-        while len(first) < population:
-            first.append(world.filled(world.propose(targets, 2 * budget, rng), rng))
-        members, done = colony.judged(first[:population]), 0
+        given = [*start[:population], *[None] * (population - len(start))]
+        members, done = colony.judged([world.begin(targets, one, rng) for one in given]), 0
     else:
         members, done = _Members(*(state[name] for name in ("sets", "fitness", "wrong"))), int(state["step"])
         rng.set_state(state["rng"])
@@ -111,12 +108,6 @@ def evolve(
             progress(step + 1, steps)
     best = members.sets[members.order()[0]]
     return finish(data, from_keys(best, problem.num_nodes), budget, allow_isolated=allow_isolated, meta=meta)
-
-
-def _fitting(found: Perturbation, problem: Problem, budget: int) -> Perturbation:
-    if found.num_nodes != problem.num_nodes or len(found) != budget or found.feature_flips is not None:
-        raise ConfigError(f"start needs edge flips of this graph with the same budget of {budget} flips.")
-    return found
 
 
 @dataclass(frozen=True, eq=False)

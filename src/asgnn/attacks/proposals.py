@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from asgnn.attacks.problem import Problem, predict
 from asgnn.attacks.rules import degrees, first_allowed
-from asgnn.errors import GraphError
+from asgnn.errors import ConfigError, GraphError
+from asgnn.graphs import Perturbation
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 
 Partners = Literal["unlike", "alike", "any"]
@@ -106,6 +107,14 @@ class Proposals:
         u, v = u[good], v[good]
         keys = unique_keys(to_keys(torch.stack([torch.minimum(u, v), torch.maximum(u, v)]), n))
         return keys[torch.randperm(keys.numel(), generator=rng)]
+
+    def begin(self, targets: Tensor, start: Perturbation | None, rng: torch.Generator) -> Tensor:
+        """Return the keys of a first set: proposals, or the flips of another attack with the same budget."""
+        if start is None:
+            return self.filled(self.propose(targets, 2 * self.budget, rng), rng)
+        if start.num_nodes != self.problem.num_nodes or start.flips.size(1) != self.budget or len(start) != self.budget:
+            raise ConfigError(f"start needs edge flips of this graph with the same budget of {self.budget} flips.")
+        return self.filled(to_keys(start.flips, start.num_nodes), rng)
 
     def _partner(self, u: Tensor, v: Tensor) -> Tensor:
         """For each u (P,) one of v (P, choices): of another class and, if asked for, of unlike or alike features."""
