@@ -170,7 +170,7 @@ def pair_similarity(features: Features, row: Tensor, col: Tensor, metric: Metric
 
 def measured(features: Features, row: Tensor, col: Tensor, measure: Measure) -> Tensor:
     """Returns the similarity of pairs of nodes by a given measure; 0 if a row has norm 0. Cost as above."""
-    if measure == "standardised" or features.by_row is None:
+    if measure == "standardised" or features.by_row is None or row.is_cuda:
         x = comparable(features, measure)
         size = x.square().sum(dim=1)
         at = zip(row.split(BLOCK), col.split(BLOCK), strict=True)
