@@ -8,12 +8,17 @@ from asgnn.attacks.pgd import pgd
 from asgnn.attacks.prbcd import grbcd, prbcd
 from asgnn.attacks.random_flips import random_flips
 from asgnn.attacks.surrogate import SurrogateGCN, fit_surrogate
+from asgnn.attacks.unrolled import Unrolled, UnrolledTraining, meta_greedy, meta_prbcd
 
 __all__ = [
     "SurrogateGCN",
+    "Unrolled",
+    "UnrolledTraining",
     "dice",
     "fit_surrogate",
     "grbcd",
+    "meta_greedy",
+    "meta_prbcd",
     "metattack",
     "minmax",
     "nettack",
