@@ -1,7 +1,7 @@
 """Poisoning through the unrolled training of the victim itself: the logits after training, as a function of the edges.
 
 :class:`Unrolled` turns a model with its training into a :data:`~asgnn.attacks.surrogate.Victim`, so an attack on a
-trained model becomes one on its training. :func:`meta_prbcd` and :func:`meta_greedy` are PR-BCD and GR-BCD on it.
+trained model becomes one on its training. :func:`meta_prbcd` is PR-BCD on it, :func:`meta_greedy` is Metattack's greedy outer loop.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import Checkpoint
-from asgnn.attacks.prbcd import grbcd, prbcd
-from asgnn.attacks.problem import Loss
-from asgnn.attacks.rules import check_labelled, check_task
+from asgnn.attacks.prbcd import block_gradient, check_block, draw_block, prbcd
+from asgnn.attacks.problem import Loss, check_unit, make_problem
+from asgnn.attacks.rules import check_labelled, check_task, finish, first_allowed
 from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation, labels_of
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
+from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 from asgnn.progress import Progress
 from asgnn.settings import check_choice, check_count, check_number
 
@@ -398,28 +399,53 @@ def meta_greedy(
 ) -> Perturbation:
     """Metattack's outer loop through the unrolled training of the model itself, with some flips per step.
 
-    As :func:`~asgnn.attacks.grbcd`: each step takes the meta-gradient of the current graph on a random block of pairs
-    and flips the ``budget / steps`` best ones. So the first k flips are the attack with fewer flips.
+    Each step takes the meta-gradient of the current graph on a block of pairs and flips the ``budget / steps`` best
+    ones. The best quarter of the block stays, and the rest is replaced by new random pairs. No pair is flipped twice.
+    The flips are in the order in which they were made.
 
-    Threat model and arguments: as for :func:`meta_prbcd`; ``retrain`` only predicts the labels that are not known.
+    Threat model: as :func:`meta_prbcd`.
+
+    Args:
+        data, budget, train, rng, model, known, nodes, training, loss, allow_isolated, device, checkpoint, progress:
+            as for :func:`meta_prbcd`.
+        retrain: predicts the labels that are not known; no decision needs it.
+        steps: number of steps; at most ``budget`` are made.
+        block_size: number of pairs in the block, at least twice the budget or all pairs.
+
+    Time and memory as for :func:`meta_prbcd`.
     """
+    check_count("steps", steps)
     victim, labelled, nodes = _victim(data, budget, train, known, nodes, model, training, retrain, device)
-    found = grbcd(
-        data,
-        budget,
-        labelled,
-        rng,
-        nodes=nodes,
-        surrogate=victim,
-        steps=steps,
-        block_size=block_size,
-        loss=loss,
-        allow_isolated=allow_isolated,
-        device=device,
-        checkpoint=checkpoint,
-        progress=progress,
+    state = checkpoint.load() if checkpoint is not None else None
+    problem = make_problem(
+        data, budget, labelled, rng, nodes=nodes, surrogate=victim, loss=loss, device=device, state=state
     )
-    return _named(found, "meta_greedy", victim)
+    check_block(block_size, budget, problem)
+    n, total, start = problem.num_nodes, min(steps, budget), 0
+    made, kept = torch.empty(2, 0, dtype=torch.int64), torch.empty(0, dtype=torch.int64, device=problem.device)
+    if state is not None:
+        made, kept, start = state["made"], state["kept"].to(problem.device), int(state["step"])
+        rng.set_state(state["rng"])
+    for step in range(start, total):
+        edges = problem.flipped(made)
+        drawn = draw_block(problem, block_size - kept.numel(), rng)
+        keys = unique_keys(torch.cat([kept, drawn]))
+        keys = keys[~contains(to_keys(made, n).to(keys.device), keys)]
+        gradient = block_gradient(problem, keys, torch.zeros(keys.numel(), device=keys.device), edges)
+        if step == start:
+            check_unit(float(gradient.abs().max()))
+        keys = keys[gradient.argsort(descending=True, stable=True)]
+        # includes flips that earlier steps could not find
+        count = (step + 1) * budget // total - made.size(1)
+        flips = first_allowed(from_keys(keys, n).cpu(), count, edges.cpu(), n, allow_isolated=allow_isolated)
+        made, kept = torch.cat([made, flips], dim=1), keys[: block_size // 4]
+        if checkpoint is not None:
+            found = {"step": torch.tensor(step + 1), "made": made, "kept": kept, "rng": rng.get_state()}
+            checkpoint.save(problem.state() | found)
+        if progress is not None:
+            progress(step + 1, total)
+    meta = {"steps": steps, "block_size": block_size, "loss": loss}
+    return _named(finish(data, made, budget, allow_isolated=allow_isolated, meta=meta), "meta_greedy", victim)
 
 
 def _victim(
