@@ -14,6 +14,7 @@ from asgnn.asmp.params import ASMPParams, Scheme
 from asgnn.asmp.penalties import PENALTIES, Penalty, damping, strength_and_trust
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm, spmm, sqdist
+from asgnn.graphs.relaxed import clip
 
 
 class EdgeSteps:
@@ -78,7 +79,7 @@ class EdgeSteps:
         g = sddmm(u, u, adj)
         average = adj.row_sum(s * g) / d
         pull = adj.at_row(self.eta2 * self.lam / d) * (g - adj.at_row(average))
-        return (self.s_factor * s + self.a_term + pull).clamp(0, 1)
+        return clip(self.s_factor * s + self.a_term + pull, 0, 1)
 
     def _degree_s_step(self, h: Tensor, u: Tensor, s: Tensor) -> Tensor:
         """S − η₂T − η₂μ₁ with T = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S−A) + 2μ₂S; or the minimiser over S."""
@@ -93,7 +94,7 @@ class EdgeSteps:
             size, start = self.eta2, self.s_factor * s + self.a_term
         fidelity = size / 2 * e
         new = start - (adj.at_row(fidelity) + adj.at_col(fidelity)) - size * self.lam / 2 * sqdist(u, adj)
-        return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))
+        return torch.where(self.loops, new.new_ones(()), clip(new, 0, 1))
 
     def _averaged_step(self, penalty: Penalty, e: Tensor, h: Tensor) -> Tensor:
         """a′w(ū) with ū⁺ = (1 − θ)ū + θz/2γ′ and z = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + μ₁."""

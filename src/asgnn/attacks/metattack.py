@@ -70,7 +70,7 @@ def metattack(
         train: the nodes whose labels are known, as numbers or a mask.
         rng: a CPU generator; the same state gives the same flips on the same machine.
         variant: the nodes of the attacker's loss: "self", "train" or "both".
-        known: further nodes whose labels the attacker knows, as numbers or a mask; the surrogate is not trained on them.
+        known: further nodes whose labels the attacker knows, as numbers or a mask; no surrogate is trained on them.
         nodes: the attacked nodes of "self" and "both", as numbers or a mask; by default all nodes outside ``train``.
         loss: "ce", cross-entropy as in the paper, or "tanh_margin" (Geisler et al. 2021), which is much stronger if
             the labels of the attacked nodes are known.

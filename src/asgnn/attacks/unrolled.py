@@ -1,7 +1,8 @@
 """Poisoning through the unrolled training of the victim itself: the logits after training, as a function of the edges.
 
 :class:`Unrolled` turns a model with its training into a :data:`~asgnn.attacks.surrogate.Victim`, so an attack on a
-trained model becomes one on its training. :func:`meta_prbcd` is PR-BCD on it, :func:`meta_greedy` is Metattack's greedy outer loop.
+trained model becomes one on its training. :func:`meta_prbcd` is PR-BCD on it, and :func:`meta_greedy` Metattack's
+greedy outer loop.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
+from asgnn.attacks.blocks import block_gradient, check_block, draw_block
 from asgnn.attacks.checkpoint import Checkpoint
-from asgnn.attacks.prbcd import block_gradient, check_block, draw_block, prbcd
+from asgnn.attacks.prbcd import prbcd
 from asgnn.attacks.problem import Loss, check_unit, make_problem
 from asgnn.attacks.rules import check_labelled, check_task, finish, first_allowed
+from asgnn.attacks.surrogate import Victim
 from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation, labels_of
 from asgnn.graphs.adjacency import Adjacency
@@ -94,7 +97,6 @@ class Unrolled:
         train: the nodes on which the model is trained, as numbers.
         labels: (N,) the labels; those of ``train`` are used.
         training: the settings of the training.
-        retrain: trains the true victim; used for values without gradient, that is, for decisions between flips.
 
     Time of a call: ``steps`` training steps; its derivative takes about five times as long.
     """
@@ -105,12 +107,10 @@ class Unrolled:
         train: Tensor,
         labels: Tensor,
         training: UnrolledTraining | None = None,
-        *,
-        retrain: Retrain | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ConfigError(f"model must be an untrained torch.nn.Module; it is a {type(model).__name__}.")
-        self.training, self.retrain = training or UnrolledTraining(), retrain
+        self.training = training or UnrolledTraining()
         self.model = copy.deepcopy(model).to(train.device).eval()
         self.train, self.y = train, labels[train].to(train.device)
         self.start = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
@@ -127,9 +127,7 @@ class Unrolled:
         self.dropouts = [module for module in self.model.modules() if "Dropout" in type(module).__name__]
 
     def __call__(self, x: Tensor | Features, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
-        """Return the logits (N, C) after training on the graph; without gradient those of ``retrain``, if given."""
-        if self.retrain is not None and not torch.is_grad_enabled():
-            return _mean(self.retrain(edge_index))
+        """Return the logits (N, C) after training on the graph."""
         if self.prepares:
             features = Features.of(x)
             adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
@@ -329,6 +327,7 @@ def meta_prbcd(
     base_lr: float = 1.0,
     loss: Loss = "tanh_margin",
     samples: int = 20,
+    repair: int = 10,
     allow_isolated: bool = False,
     device: torch.device | str | None = None,
     checkpoint: Checkpoint | None = None,
@@ -337,7 +336,7 @@ def meta_prbcd(
     """PR-BCD on the meta-gradient: global poisoning through the unrolled training of the model itself.
 
     As :func:`~asgnn.attacks.prbcd`, but the attacked function is the whole training: see :class:`Unrolled`. The best
-    step and the rounding are decided by ``retrain`` if it is given, else by the unrolled training.
+    step, the rounding and the local search are decided by ``retrain`` if it is given, else by the unrolled training.
 
     Threat model: global poisoning, white box. The attacker knows the graph, the features, the model and its training,
     and the labels of ``train`` and ``known``. The label of any other node is the prediction of the victim that is
@@ -352,30 +351,32 @@ def meta_prbcd(
         training: the settings of the unrolled training.
         retrain: trains the true victim on given edges and returns its logits; for the decisions. A resumed attack
             gives the same flips if it always returns the same logits for the same edges.
-        steps, fine_tune, block_size, base_lr, loss, samples: as for :func:`~asgnn.attacks.prbcd`.
+        steps, fine_tune, block_size, base_lr, loss, samples, repair: as for :func:`~asgnn.attacks.prbcd`.
 
     Time O(steps · training steps · (E + block)), memory O((E + block) (H + C) + training steps · weights).
     """
-    victim, labelled, nodes = _victim(data, budget, train, known, nodes, model, training, retrain, device)
+    unrolled, labelled, nodes = _unrolled(data, budget, train, known, nodes, model, training, device)
     found = prbcd(
         data,
         budget,
         labelled,
         rng,
         nodes=nodes,
-        surrogate=victim,
+        surrogate=unrolled,
+        victim=_victim(retrain),
         steps=steps,
         fine_tune=fine_tune,
         block_size=block_size,
         base_lr=base_lr,
         loss=loss,
         samples=samples,
+        repair=repair,
         allow_isolated=allow_isolated,
         device=device,
         checkpoint=checkpoint,
         progress=progress,
     )
-    return _named(found, "meta_prbcd", victim)
+    return _named(found, "meta_prbcd", unrolled, retrain)
 
 
 def meta_greedy(
@@ -415,10 +416,19 @@ def meta_greedy(
     Time and memory as for :func:`meta_prbcd`.
     """
     check_count("steps", steps)
-    victim, labelled, nodes = _victim(data, budget, train, known, nodes, model, training, retrain, device)
+    unrolled, labelled, nodes = _unrolled(data, budget, train, known, nodes, model, training, device)
     state = checkpoint.load() if checkpoint is not None else None
     problem = make_problem(
-        data, budget, labelled, rng, nodes=nodes, surrogate=victim, loss=loss, device=device, state=state
+        data,
+        budget,
+        labelled,
+        rng,
+        nodes=nodes,
+        surrogate=unrolled,
+        victim=_victim(retrain),
+        loss=loss,
+        device=device,
+        state=state,
     )
     check_block(block_size, budget, problem)
     n, total, start = problem.num_nodes, min(steps, budget), 0
@@ -440,15 +450,16 @@ def meta_greedy(
         flips = first_allowed(from_keys(keys, n).cpu(), count, edges.cpu(), n, allow_isolated=allow_isolated)
         made, kept = torch.cat([made, flips], dim=1), keys[: block_size // 4]
         if checkpoint is not None:
-            found = {"step": torch.tensor(step + 1), "made": made, "kept": kept, "rng": rng.get_state()}
-            checkpoint.save(problem.state() | found)
+            now = {"step": torch.tensor(step + 1), "made": made, "kept": kept, "rng": rng.get_state()}
+            checkpoint.save(problem.state() | now)
         if progress is not None:
             progress(step + 1, total)
     meta = {"steps": steps, "block_size": block_size, "loss": loss}
-    return _named(finish(data, made, budget, allow_isolated=allow_isolated, meta=meta), "meta_greedy", victim)
+    found = finish(data, made, budget, allow_isolated=allow_isolated, meta=meta)
+    return _named(found, "meta_greedy", unrolled, retrain)
 
 
-def _victim(
+def _unrolled(
     data: Data,
     budget: int,
     train: Tensor,
@@ -456,10 +467,9 @@ def _victim(
     nodes: Tensor | None,
     model: nn.Module,
     training: UnrolledTraining | None,
-    retrain: Retrain | None,
     device: torch.device | str | None,
 ) -> tuple[Unrolled, Tensor, Tensor]:
-    """Return the victim, the nodes whose labels are known, and the attacked nodes."""
+    """Return the attacked training, the nodes whose labels are known, and the attacked nodes."""
     check_task(data, budget)
     train = check_labelled(train, data)
     labelled = train if known is None else torch.cat([train, check_labelled(known, data)]).unique()
@@ -470,11 +480,16 @@ def _victim(
             raise ConfigError("Every node is labelled, so none is left to attack; pass the nodes to attack as nodes=.")
         nodes = outside.nonzero().view(-1)
     place = torch.device(device or data.x.device)
-    victim = Unrolled(model, train.to(place), labels_of(data).to(place), training, retrain=retrain)
-    return victim, labelled, nodes
+    return Unrolled(model, train.to(place), labels_of(data).to(place), training), labelled, nodes
 
 
-def _named(found: Perturbation, attack: str, victim: Unrolled) -> Perturbation:
-    about = {f"training_{name}": str(value) for name, value in asdict(victim.training).items()}
-    about |= {"attack": attack, "model": type(victim.model).__name__, "retrain": str(victim.retrain is not None)}
+def _victim(retrain: Retrain | None) -> Victim | None:
+    if retrain is None:
+        return None
+    return lambda x, edge_index, edge_weight: _mean(retrain(edge_index))
+
+
+def _named(found: Perturbation, attack: str, unrolled: Unrolled, retrain: Retrain | None) -> Perturbation:
+    about = {f"training_{name}": str(value) for name, value in asdict(unrolled.training).items()}
+    about |= {"attack": attack, "model": type(unrolled.model).__name__, "retrain": str(retrain is not None)}
     return replace(found, meta={**found.meta, **about})

@@ -20,7 +20,7 @@ from asgnn.graphs.prior import FeaturePrior
 from asgnn.graphs.published_splits import PUBLISHED_SPLITS, check_published, count_published, published_split
 from asgnn.graphs.read import read_graph
 from asgnn.graphs.sources import Source, fetch, read_npz
-from asgnn.graphs.splits import Split, SplitRule, apply_split, random_split, split_of
+from asgnn.graphs.splits import Split, SplitRule, apply_split, random_split, split_of, stratified_split
 
 __all__ = [
     "DATASETS",
@@ -71,6 +71,7 @@ __all__ = [
     "read_graph",
     "read_npz",
     "split_of",
+    "stratified_split",
     "to_scipy",
     "undirected",
     "validate",
