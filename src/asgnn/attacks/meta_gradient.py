@@ -78,10 +78,10 @@ class MetaGradient:
         self.features = Features.of(x)
         self.gram = self.features.linear(x.t().unsqueeze(0), None, None).squeeze(0)  # C₀
         row, col = data.edge_index.cpu().numpy()
-        nodes = np.arange(self.num_nodes)
+        each = np.arange(self.num_nodes)
         # the entries of Â as sorted keys, including self-loops
         self._keys: NDArray[np.int64] = np.sort(
-            np.concatenate([row * self.num_nodes + col, nodes * (self.num_nodes + 1)])
+            np.concatenate([row * self.num_nodes + col, each * (self.num_nodes + 1)])
         )
         self._rebuild()
         self.hat_gram = self._hat @ self.gram  # ÂC₀

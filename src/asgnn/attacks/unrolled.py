@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -113,10 +113,11 @@ class Unrolled:
         self.training = training or UnrolledTraining()
         self.model = copy.deepcopy(model).to(train.device).eval()
         self.train, self.y = train, labels[train].to(train.device)
+        self.last_class = int(self.y.max())
         self.start = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
         if not self.start:
             raise ConfigError(f"{type(model).__name__} has no trainable parameters.")
-        scalars = getattr(self.model, "scalars", tuple)()
+        scalars: Iterable[Tensor] = getattr(self.model, "scalars", tuple)()
         ids = {id(scalar) for scalar in scalars}
         is_scalar = [id(p) in ids for p in self.model.parameters() if p.requires_grad]
         given = self.training
@@ -171,9 +172,9 @@ class Unrolled:
     def loss(self, logits: Tensor) -> Tensor:
         """Return the cross-entropy of the training nodes, summed over the models of a stack."""
         logits = logits.unsqueeze(0) if logits.dim() == 2 else logits
-        if int(self.y.max()) >= logits.size(-1):
+        if self.last_class >= logits.size(-1):
             raise ConfigError(
-                f"The model has {logits.size(-1)} classes, but a training node has label {int(self.y.max())}."
+                f"The model has {logits.size(-1)} classes, but a training node has label {self.last_class}."
             )
         at = logits[:, self.train].transpose(1, 2)
         return F.cross_entropy(at, self.y.expand(at.size(0), -1)) * at.size(0)
