@@ -239,8 +239,9 @@ def test_retrain_decides() -> None:
         return pair in edge_index.t().tolist()
 
     def retrain(edge_index: Tensor) -> Tensor:
+        assert torch.is_grad_enabled()
         fooled = holds(edge_index) == holds(data.edge_index)
-        return F.one_hot((data.y + fooled) % CLASSES, CLASSES).float()
+        return F.one_hot((data.y + fooled) % CLASSES, CLASSES).expand(2, -1, -1)  # as of two victims
 
     found = meta_prbcd(data, 8, train, generator(), known=torch.arange(12), retrain=retrain, **options)
     assert pair not in found.flips.t().tolist()

@@ -38,7 +38,7 @@ from asgnn.settings import check_choice, check_count, check_number
 Optimizer = Literal["sgd", "adam"]
 Derivative = Literal["exact", "difference"]
 Retrain = Callable[[Tensor], Tensor]
-"""edge_index (2, E), both directions → the logits (N, C) of a victim that was trained on these edges."""
+"""edge_index (2, E), both directions → the logits (N, C) of a victim trained on these edges, or (T, N, C) of several."""
 
 _Logits = Callable[[list[Tensor], Tensor], Tensor]
 """(weights, edge weights) → logits, or a loss"""
@@ -529,9 +529,16 @@ def _unrolled(
 
 
 def _victim(retrain: Retrain | None) -> Victim | None:
+    """Return the victim that decides: one that is retrained, or ``None`` for the unrolled training itself."""
     if retrain is None:
         return None
-    return lambda x, edge_index, edge_weight: _mean(retrain(edge_index))
+
+    def call(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        with torch.enable_grad():  # decisions need no gradient, but training does
+            logits = retrain(edge_index)
+        return _mean(logits.detach().to(edge_weight))
+
+    return call
 
 
 def _named(found: Perturbation, attack: str, unrolled: Unrolled, retrain: Retrain | None) -> Perturbation:
