@@ -38,7 +38,7 @@ from asgnn.settings import check_choice, check_count, check_number
 Optimizer = Literal["sgd", "adam"]
 Derivative = Literal["exact", "difference"]
 Retrain = Callable[[Tensor], Tensor]
-"""edge_index (2, E), both directions → the logits (N, C) of a victim trained on these edges, or (T, N, C) of several."""
+"""edge_index (2, E), both directions → the logits (N, C), or (T, N, C), of victims trained on these edges."""
 
 _Logits = Callable[[list[Tensor], Tensor], Tensor]
 """(weights, edge weights) → logits, or a loss"""
