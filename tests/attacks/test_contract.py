@@ -59,7 +59,7 @@ GRADIENT: dict[str, Attack] = {
     "grbcd": lambda *args, **options: grbcd(*args, steps=6, **options),
     "grbcd, small block": lambda *args, **options: grbcd(*args, steps=6, block_size=200, **options),
     "meta_prbcd": lambda *args, **options: meta_prbcd(
-        *args, model=untrained(), training=SHORT, steps=6, fine_tune=2, samples=2, repair=2, block_size=200, **options
+        *args, model=untrained(), training=SHORT, steps=6, fine_tune=2, samples=2, repair=1, block_size=200, **options
     ),
     "meta_greedy": lambda *args, **options: meta_greedy(
         *args, model=untrained(), training=SHORT, steps=6, block_size=200, **options

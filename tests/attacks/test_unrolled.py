@@ -216,7 +216,15 @@ def test_single_flip_is_the_best_of_all(name: str) -> None:
             logits = victim(data.x, edges, torch.ones(edges.size(1), dtype=torch.float64))[attacked]
         margin = logits.scatter(1, y.unsqueeze(1), -torch.inf).amax(1) - logits.gather(1, y.unsqueeze(1)).squeeze(1)
         values[u, v] = float(margin.tanh().mean())
-    options = {"known": attacked, "training": training, "steps": 2, "fine_tune": 0, "base_lr": 0.2, "samples": 20}
+    options = {
+        "known": attacked,
+        "training": training,
+        "steps": 2,
+        "fine_tune": 0,
+        "base_lr": 0.2,
+        "samples": 20,
+        "repair": 0,
+    }
     found = meta_prbcd(data, 1, train, generator(), model=model, allow_isolated=True, **options)
     u, v = found.flips[:, 0].tolist()
     assert values[u, v] == max(values.values())
@@ -232,6 +240,7 @@ def test_retrain_decides() -> None:
         "fine_tune": 1,
         "base_lr": 0.1,
         "samples": 30,
+        "repair": 0,
     }
     pair = meta_prbcd(data, 8, train, generator(), **options).flips[:, -1].tolist()
 

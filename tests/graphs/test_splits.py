@@ -18,6 +18,7 @@ from asgnn.graphs import (
     published_split,
     random_split,
     split_of,
+    stratified_split,
 )
 
 SIZES = {"cora": (247, 249, 1988), "citeseer": (210, 211, 1688), "cora_ml": (280, 282, 2248)}
@@ -237,3 +238,27 @@ def test_apply_split_replaces_masks_on_a_copy():
         assert torch.equal(result[f"{part}_mask"].nonzero().flatten(), getattr(split, part))
     with pytest.raises(GraphError, match="contains node"):
         apply_split(graph(5), split)
+
+
+@pytest.mark.parametrize("trial", [0, 4])
+def test_stratified_split(trial: int) -> None:
+    """10/10/80 of the labelled nodes, in which every class has its share up to one node."""
+    data = load_dataset("cora")
+    data.y = torch.where(torch.arange(data.num_nodes) % 10 == 0, -1, data.y)
+    split = stratified_split(data, trial)
+    whole = torch.cat([split.train, split.val, split.test]).sort().values
+    assert torch.equal(whole, (data.y >= 0).nonzero().view(-1))
+    for part, share in ((split.train, 0.1), (split.val, 0.1), (split.test, 0.8)):
+        assert torch.equal(part, part.sort().values)
+        counts, wanted = (torch.bincount(data.y[nodes], minlength=7) for nodes in (part, whole))
+        assert float((counts - share * wanted).abs().max()) < 2
+    assert not torch.equal(split.train, stratified_split(data, 2).train)
+
+
+def test_stratified_split_needs_two_nodes_of_each_class() -> None:
+    data = load_dataset("cora")
+    data.y[0] = 9
+    with pytest.raises(GraphError, match="This graph has no stratified split: "):
+        stratified_split(data, 0)
+    with pytest.raises(ConfigError, match="trial must be a whole number from 0 to 4; it is 5"):
+        stratified_split(data, 5)

@@ -13,7 +13,6 @@ from asgnn.asmp.objective import MIN_DEGREE, degree_terms, paper_terms
 from asgnn.asmp.params import ASMPParams, Scheme
 from asgnn.asmp.penalties import PENALTIES, Penalty, damping, strength_and_trust
 from asgnn.graphs.adjacency import Adjacency
-from asgnn.graphs.relaxed import clip
 
 
 class DenseSteps:
@@ -55,7 +54,7 @@ class DenseSteps:
         d, g = self.degree(s), u @ u.mT
         average = (s * g).sum(-1, keepdim=True) / d
         t = (2 * self.gamma + 2 * self.mu2) * s - 2 * self.gamma * self.a - self.lam / d * (g - average)
-        return clip(s - self.eta2 * t - self.eta2 * self.mu1, 0, 1)
+        return (s - self.eta2 * t - self.eta2 * self.mu1).clamp(0, 1)
 
     def _degree_s_step(self, h: Tensor, s: Tensor) -> Tensor:
         """T_ij = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S_ij−A_ij) + 2μ₂ S_ij; its proximal step or the minimiser."""
@@ -69,7 +68,7 @@ class DenseSteps:
         else:
             t = cost + 2 * self.gamma * (s - self.a) + 2 * self.mu2 * s
             new = s - self.eta2 * t - self.eta2 * self.mu1
-        return torch.where(self.loops, new.new_ones(()), clip(new, 0, 1))  # self-loops stay 1, so D ≥ 1
+        return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))  # self-loops stay 1, so D ≥ 1
 
     def _averaged_step(self, penalty: Penalty, z: Tensor) -> Tensor:
         """a′w(ū) with ū⁺ = ū + θ(z/2γ′ − ū); θ = 1 for the exact structure."""

@@ -14,7 +14,7 @@ from asgnn.asmp.params import ASMPParams, Scheme
 from asgnn.asmp.penalties import PENALTIES, Penalty, damping, strength_and_trust
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm, spmm, sqdist
-from asgnn.graphs.relaxed import clip
+from asgnn.graphs.relaxed import clip, relaxation
 
 
 class EdgeSteps:
@@ -49,6 +49,10 @@ class EdgeSteps:
             return
         self.s_factor = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
         self.a_term = 2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1
+        self.relaxation = relaxation()
+        if self.relaxation is not None:
+            trust = torch.ones_like(self.a) if self.adj.trust is None else self.adj.trust.to(self.a.dtype).unsqueeze(1)
+            self.presence, self.trust, self.full = self.a / trust, trust, trust.expand_as(self.s)
 
     def averaging(self) -> tuple[Tensor, Tensor, Tensor]:
         """1/2γ′, θ and a′/a of a penalty other than the quadratic."""
@@ -79,7 +83,7 @@ class EdgeSteps:
         g = sddmm(u, u, adj)
         average = adj.row_sum(s * g) / d
         pull = adj.at_row(self.eta2 * self.lam / d) * (g - adj.at_row(average))
-        return clip(self.s_factor * s + self.a_term + pull, 0, 1)
+        return self._clipped(self.s_factor * s + self.a_term + pull, pull)
 
     def _degree_s_step(self, h: Tensor, u: Tensor, s: Tensor) -> Tensor:
         """S − η₂T − η₂μ₁ with T = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S−A) + 2μ₂S; or the minimiser over S."""
@@ -93,8 +97,21 @@ class EdgeSteps:
         else:
             size, start = self.eta2, self.s_factor * s + self.a_term
         fidelity = size / 2 * e
-        new = start - (adj.at_row(fidelity) + adj.at_col(fidelity)) - size * self.lam / 2 * sqdist(u, adj)
-        return torch.where(self.loops, new.new_ones(()), clip(new, 0, 1))
+        pull = -(adj.at_row(fidelity) + adj.at_col(fidelity)) - size * self.lam / 2 * sqdist(u, adj)
+        return torch.where(self.loops, pull.new_ones(()), self._clipped(start + pull, pull))
+
+    def _clipped(self, new: Tensor, pull: Tensor) -> Tensor:
+        """The new S, clipped to [0, 1].
+
+        Relaxed, S is the presence of an edge times F, the S that it would have if it were there. Both agree for edges
+        that are present or absent, but F, unlike the clip, shows what adding an edge does.
+        """
+        if self.relaxation is None:
+            return new.clamp(0, 1)
+        size = 1 / (2 * (self.gamma + self.mu2)) if self.scheme.structure == "exact" else self.eta2
+        start = 2 * size * self.gamma * self.trust - size * self.mu1
+        self.full = clip(start + pull + (0 if self.scheme.structure == "exact" else self.s_factor * self.full), 0, 1)
+        return self.presence * self.full
 
     def _averaged_step(self, penalty: Penalty, e: Tensor, h: Tensor) -> Tensor:
         """a′w(ū) with ū⁺ = (1 − θ)ū + θz/2γ′ and z = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + μ₁."""

@@ -106,8 +106,8 @@ def propagate(
             'support="dense" lets S grow outside the edges, which an edge list cannot represent; use backend="dense", '
             'or objective="degree" with λ ≥ 0, whose S stays on the edges.'
         )
-    elif backend == "gpu" and relaxation() is not None:
-        raise ConfigError('backend="gpu" has no relaxed kernels; use backend="auto" or "edges" for a relaxed model.')
+    if relaxation() is not None and backend != "edges":
+        raise ConfigError(f'Clips can be relaxed with backend="edges" only; this model uses backend={backend!r}.')
     steps = BACKENDS[backend](x, adj, params, scheme)
     h, s = steps.h, steps.s
     structures = [s]

@@ -13,13 +13,12 @@ from torch_geometric.data import Data
 
 from asgnn.attacks.checkpoint import Checkpoint, State
 from asgnn.attacks.copies import Copies
-from asgnn.attacks.problem import Loss, Problem, make_problem
+from asgnn.attacks.problem import Loss, make_problem
 from asgnn.attacks.proposals import Partners, Proposals
 from asgnn.attacks.rules import finish
 from asgnn.attacks.surrogate import Victim
-from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation
-from asgnn.graphs.keys import contains, from_keys, to_keys
+from asgnn.graphs.keys import contains, from_keys
 from asgnn.progress import Progress
 from asgnn.settings import check_choice, check_count, check_number
 
@@ -53,8 +52,8 @@ def evolve(
     A population of sets of flips. Each step keeps the ``elite`` best and fills up with children: a child takes its
     flips at random from two parents and exchanges a share of about ``mutation`` of them. The fitness is the victim's
     errors, then its loss. Not in the paper: new flips join a node that is attacked and still classified correctly to a
-    node of another predicted class, or remove an edge within a class; and the flips that a child drops are those with
-    the least credit for errors, found by one more prediction, as in :func:`~asgnn.attacks.join_unlike`.
+    node of another predicted class, or remove an edge within a class; and the flips that half of the children drop are
+    those with the least credit for errors, found by one more prediction, as in :func:`~asgnn.attacks.join_unlike`.
 
     Threat model: as :func:`~asgnn.attacks.pgd`, but only predictions of the victim are asked for (scores, too, unless
     the victim returns one-hot rows). It is called without gradients.
@@ -92,11 +91,9 @@ def evolve(
     world = Proposals.of(problem, budget, data.x, partners, allow_isolated)
     colony = _Colony(world, Copies.of(problem, batch, data.x))
     if state is None:
-        first = [world.filled(to_keys(_fitting(one, problem, budget).flips, problem.num_nodes), rng) for one in start]
         targets = world.standing(torch.zeros_like(world.right))
-        while len(first) < population:
-            first.append(world.filled(world.propose(targets, 2 * budget, rng), rng))
-        members, done = colony.judged(first[:population]), 0
+        given = [*start[:population], *[None] * (population - len(start))]
+        members, done = colony.judged([world.begin(targets, one, rng) for one in given]), 0
     else:
         members, done = _Members(*(state[name] for name in ("sets", "fitness", "wrong"))), int(state["step"])
         rng.set_state(state["rng"])
@@ -111,12 +108,6 @@ def evolve(
             progress(step + 1, steps)
     best = members.sets[members.order()[0]]
     return finish(data, from_keys(best, problem.num_nodes), budget, allow_isolated=allow_isolated, meta=meta)
-
-
-def _fitting(found: Perturbation, problem: Problem, budget: int) -> Perturbation:
-    if found.num_nodes != problem.num_nodes or len(found) != budget or found.feature_flips is not None:
-        raise ConfigError(f"start needs edge flips of this graph with the same budget of {budget} flips.")
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,13 +157,17 @@ class _Colony:
 
     def children(self, members: _Members, count: int, mutation: float, rng: torch.Generator) -> list[Tensor]:
         """The keys of ``count`` children of members that are sorted by fitness, best first."""
-        world, tried = self.world, []
+        world, tried, blind = self.world, [], []
         for _ in range(count):
             one, two = torch.randint(members.sets.size(0), (2, TOURNAMENT), generator=rng).min(1).values.tolist()
             keys = torch.cat([members.sets[one], members.sets[two]]).unique()
             keys = keys[torch.randperm(keys.numel(), generator=rng)[: world.budget]]
-            number = math.ceil(2 * mutation * float(torch.rand((), generator=rng)) * world.budget)
-            fresh = world.propose(world.standing(members.wrong[one]), max(1, number), rng)
-            tried.append(torch.cat([keys, fresh[~contains(keys, fresh)]]))
+            number = max(1, math.ceil(2 * mutation * float(torch.rand((), generator=rng)) * world.budget))
+            fresh = world.propose(world.standing(members.wrong[one]), number, rng)
+            fresh = fresh[~contains(keys, fresh)]
+            if len(tried) < count // 2:
+                tried.append(torch.cat([keys, fresh]))
+            else:  # credit may be wrong, so the other half exchanges flips at random
+                blind.append(world.filled(torch.cat([fresh[: max(1, number // 4)], keys]), rng))
         wrong = [found for _, found in self.wrong_after(tried)]
-        return [world.selected(keys, found, rng) for keys, found in zip(tried, wrong, strict=True)]
+        return [world.selected(keys, found, rng) for keys, found in zip(tried, wrong, strict=True)] + blind

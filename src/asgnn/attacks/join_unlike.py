@@ -32,6 +32,7 @@ def join_unlike(
     steps: int = 60,
     width: float = 1.0,
     partners: Partners = "unlike",
+    start: Perturbation | None = None,
     loss: Loss = "tanh_margin",
     allow_isolated: bool = False,
     device: torch.device | str | None = None,
@@ -42,8 +43,8 @@ def join_unlike(
 
     Each step adds ``width · budget`` proposals to the flips so far: edges from nodes that are still classified
     correctly, preferably of low degree, to nodes of another class with unlike features, and some removals within a
-    class. One prediction shows which nodes became wrong. Every flip gets credit for the errors at its ends, and the
-    ``budget`` flips with the most credit are kept. The result is the best of these sets.
+    class. One prediction shows which nodes became wrong. Every flip gets credit for the errors at its ends (or
+    next to them), and the ``budget`` flips with the most credit are kept. The result is the best of these sets.
 
     Threat model: as :func:`~asgnn.attacks.evolve`: only predictions of the victim are asked for.
 
@@ -56,10 +57,12 @@ def join_unlike(
         width: proposals of a step, relative to the budget.
         partners: "unlike" prefers new neighbours with unlike features, "alike" those with similar ones, which defences
             by similarity keep, and "any" does not look at the features.
+        start: the result of another attack with the same budget, to begin with in place of proposals.
 
     Time O(steps) forward passes, memory O(E + budget) and, unless ``partners`` is "any", that of the features.
     """
     meta = {"attack": "join_unlike", "steps": steps, "width": width, "partners": partners, "loss": loss}
+    meta |= {"start": "" if start is None else start.meta.get("attack", "flips")}
     check_count("steps", steps, 0)
     check_number("width", width, 0, math.inf, "()")
     check_choice("partners", partners, get_args(Partners))
@@ -72,7 +75,7 @@ def join_unlike(
     world = Proposals.of(problem, budget, data.x, partners, allow_isolated)
     if state is None:
         nobody, done = torch.zeros_like(world.right), 0
-        keys = best = world.filled(world.propose(world.standing(nobody), 2 * budget, rng), rng)
+        keys = best = world.begin(world.standing(nobody), start, rng)
         value, wrong = world.judged(keys)
     else:
         keys, best, done = state["keys"], state["best"], int(state["step"])

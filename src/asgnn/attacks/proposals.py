@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from asgnn.attacks.problem import Problem, predict
 from asgnn.attacks.rules import degrees, first_allowed
-from asgnn.errors import GraphError
+from asgnn.errors import ConfigError, GraphError
+from asgnn.graphs import Perturbation
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 
 Partners = Literal["unlike", "alike", "any"]
@@ -48,7 +49,8 @@ class Proposals:
     neighbors: Tensor
 
     @classmethod
-    def of(cls, problem: Problem, budget: int, x: Tensor, partners: Partners, allow_isolated: bool) -> Proposals:
+    def of(cls, problem: Problem, budget: int, x: Tensor | None, partners: Partners, allow_isolated: bool) -> Proposals:
+        """Ask the victim for its predictions on the clean graph; ``x`` is needed unless ``partners`` is "any"."""
         n, attacked = problem.num_nodes, problem.nodes.cpu()
         with torch.no_grad():
             predicted = predict(problem.victim, problem.inputs, problem.edges.to(problem.device)).argmax(1).cpu()
@@ -58,7 +60,7 @@ class Proposals:
         order = row.argsort(stable=True)
         degree = degrees(problem.edges, n)
         pointer = F.pad(degree.cumsum(0), (1, 0))
-        unit = F.normalize(x.detach().cpu(), dim=1) if partners != "any" else x.new_empty(0)
+        unit = torch.empty(0) if partners == "any" or x is None else F.normalize(x.detach().cpu(), dim=1)
         return cls(problem, budget, allow_isolated, partners, unit, predicted, right, degree, pointer, col[order])
 
     @torch.no_grad()
@@ -107,6 +109,14 @@ class Proposals:
         keys = unique_keys(to_keys(torch.stack([torch.minimum(u, v), torch.maximum(u, v)]), n))
         return keys[torch.randperm(keys.numel(), generator=rng)]
 
+    def begin(self, targets: Tensor, start: Perturbation | None, rng: torch.Generator) -> Tensor:
+        """Return the keys of a first set: proposals, or the flips of another attack with the same budget."""
+        if start is None:
+            return self.filled(self.propose(targets, 2 * self.budget, rng), rng)
+        if start.num_nodes != self.problem.num_nodes or start.flips.size(1) != self.budget or len(start) != self.budget:
+            raise ConfigError(f"start needs edge flips of this graph with the same budget of {self.budget} flips.")
+        return self.filled(to_keys(start.flips, start.num_nodes), rng)
+
     def _partner(self, u: Tensor, v: Tensor) -> Tensor:
         """For each u (P,) one of v (P, choices): of another class and, if asked for, of unlike or alike features."""
         if self.partners == "any":
@@ -117,11 +127,19 @@ class Proposals:
         return v.gather(1, score.argmax(1, keepdim=True)).squeeze(1)
 
     def credit(self, keys: Tensor, wrong: Tensor) -> Tensor:
-        """Return for each flip the errors at its ends; flips that share an end share its error."""
+        """Return for each flip the errors at its ends; flips that share an end share its error.
+
+        An error at a node without a flip counts for those of its neighbours in the clean graph that have one.
+        """
         n = self.problem.num_nodes
         pairs = from_keys(keys, n)
-        each = wrong.double() / torch.bincount(pairs.flatten(), minlength=n).clamp(min=1)
-        return each[pairs].sum(0)
+        count = torch.bincount(pairs.flatten(), minlength=n)
+        row = torch.arange(n).repeat_interleave(self.degree)
+        passed = (wrong & (count == 0))[row] & (count > 0)[self.neighbors]
+        row, col = row[passed], self.neighbors[passed]
+        share = 1 / torch.bincount(row, minlength=n).clamp(min=1).double()
+        errors = wrong.double().index_add(0, col, share[row])
+        return (errors / count.clamp(min=1))[pairs].sum(0)
 
     def filled(self, keys: Tensor, rng: torch.Generator) -> Tensor:
         """Return the first ``budget`` distinct keys that are allowed together, filled up with random pairs, sorted."""

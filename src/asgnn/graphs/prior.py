@@ -102,5 +102,8 @@ def _structure(features: Features, adj: Adjacency, prior: FeaturePrior) -> Adjac
     ours = adj.weight.new_full((added.numel(),), prior.weight)
     first, second = spread(given, prior.edges * adj.weight[keep]), spread(added, ours)
     weight = first + second * (1 - first)  # unlike a maximum, it hides no entry from the gradient
-    made = Adjacency.of(from_keys(keys, adj.num_nodes), adj.num_nodes, weight)
-    return replace(made, symmetric=adj.symmetric)
+    # an added edge is present whatever the given edges are
+    trust = torch.where(second > 0, weight.detach(), prior.edges) if prior.edges > 0 else weight.detach()
+    edges = from_keys(keys, adj.num_nodes)
+    made = Adjacency.of(edges, adj.num_nodes, weight)
+    return replace(made, symmetric=adj.symmetric, trust=Adjacency.of(edges, adj.num_nodes, trust).weight)
