@@ -287,6 +287,23 @@ def test_meta_data_and_model_are_kept() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu_equals_cpu_and_says_what_it_cannot() -> None:
+    data, train = tiny()
+    training = UnrolledTraining(steps=4, lr=0.05, dropout=False, redraw=False)
+    on_gpu = data.clone().to("cuda")
+    for backend in ("edges", "auto"):
+        model = fresh(lambda backend=backend: ASGNN(4, 5, CLASSES, num_layers=3, backend=backend))
+        truth = meta_gradient(Unrolled(model, train, data.y, training), data, relaxed(data))
+        victim = Unrolled(model, train.cuda(), on_gpu.y, training)
+        if backend == "edges":
+            found = meta_gradient(victim, on_gpu, relaxed(data).cuda())
+            torch.testing.assert_close(found.cpu(), truth, rtol=0, atol=1e-8 * float(truth.abs().max()))
+        else:
+            with pytest.raises(ConfigError, match='use a model with backend="edges"'):
+                meta_gradient(victim, on_gpu, relaxed(data).cuda())
+
+
 def test_bad_settings() -> None:
     data, train = tiny(dtype=torch.float32)
     for options, sentence in (
