@@ -62,7 +62,7 @@ GRADIENT: dict[str, Attack] = {
         *args, model=untrained(), training=SHORT, steps=6, fine_tune=2, samples=2, repair=1, block_size=200, **options
     ),
     "meta_greedy": lambda *args, **options: meta_greedy(
-        *args, model=untrained(), training=SHORT, steps=6, block_size=200, **options
+        *args, model=untrained(), training=SHORT, steps=6, block_size=200, repair=1, **options
     ),
     "prbcd, restarts": lambda *args, **options: prbcd(
         *args, steps=3, fine_tune=1, samples=4, start="random", restarts=2, **options
