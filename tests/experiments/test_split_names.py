@@ -24,7 +24,7 @@ def test_names_are_read_and_written(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "given", "published:", "published:-1", "random:x", "random:1.5", "random:٣"])
 def test_bad_names(text: str) -> None:
-    with pytest.raises(ConfigError, match="split must be published, published:I, random or random:I"):
+    with pytest.raises(ConfigError, match="split must be published, published:I, random, random:I, stratified or"):
         SplitName.parse(text)
 
 

@@ -29,6 +29,7 @@ from asgnn.graphs import (
     prepare,
     published_split,
     random_split,
+    stratified_split,
 )
 from asgnn.models import ASGNN
 from asgnn.models.foreign import as_model
@@ -82,6 +83,8 @@ def find_split(name: SplitName, data: Data, dataset: str, root: str | Path | Non
         raise ConfigError(f"Each trial has its own {name} split; choose one, such as {name}:0.")
     if name.kind == "published":
         return published_split(dataset, root, number=name.trial)
+    if name.kind == "stratified":
+        return stratified_split(data, name.trial or 0)
     return random_split(data, name.trial or 0, **asdict(find_dataset(dataset).rule))
 
 

@@ -1,0 +1,28 @@
+"""Challenges of a model by attackers who know it: many attacks, and the worst of them for each budget."""
+
+from asgnn.challenge.attempts import EVASION, POISONING, WAYS, Way, chosen
+from asgnn.challenge.controls import Memoriser
+from asgnn.challenge.ledger import Ledger
+from asgnn.challenge.signs import Probe, probe, signs_of_masking
+from asgnn.challenge.suite import Challenge, challenge_evasion, challenge_poisoning
+from asgnn.challenge.values import Attempt, AttemptOutcome, Envelope, Made
+
+__all__ = [
+    "EVASION",
+    "POISONING",
+    "WAYS",
+    "Attempt",
+    "AttemptOutcome",
+    "Challenge",
+    "Envelope",
+    "Ledger",
+    "Made",
+    "Memoriser",
+    "Probe",
+    "Way",
+    "challenge_evasion",
+    "challenge_poisoning",
+    "chosen",
+    "probe",
+    "signs_of_masking",
+]

@@ -1,0 +1,201 @@
+"""Challenges: every attack of the table against one model, and the worst of them for each budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from asgnn.challenge.attempts import EVASION, POISONING, WAYS, Way, chosen, make_flips, planned
+from asgnn.challenge.controls import as_attacked
+from asgnn.challenge.ledger import Ledger
+from asgnn.challenge.signs import Probe, probe, signs_of_masking
+from asgnn.challenge.values import Attempt, AttemptOutcome, Envelope, Kind, Made, check_budgets
+from asgnn.errors import ConfigError
+from asgnn.graphs import Split, split_of
+from asgnn.progress import Progress
+from asgnn.settings import check_count
+from asgnn.training import Recipe, accuracy, fit_many
+
+SEEDS = 3  # trainings on each poisoned graph
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """The result of a challenge.
+
+    Attributes:
+        kind: "evasion" or "poisoning".
+        victim: the name of the model.
+        budgets: shares of the edges.
+        clean: test accuracy in percent on the clean graph.
+        outcomes: of every attempt.
+        probe: of the model trained on the clean graph.
+    """
+
+    kind: Kind
+    victim: str
+    budgets: tuple[float, ...]
+    clean: float
+    outcomes: tuple[AttemptOutcome, ...]
+    probe: Probe
+
+    @cached_property
+    def envelope(self) -> Envelope:
+        """For each budget the worst outcome."""
+        return Envelope.of(self.outcomes, self.budgets)
+
+    @cached_property
+    def signs(self) -> tuple[str, ...]:
+        """Signs of a masked gradient, as sentences."""
+        return signs_of_masking(self.probe, self.outcomes, {name: way.through for name, way in WAYS.items()})
+
+
+def challenge_evasion(
+    model: nn.Module,
+    data: Data,
+    split: Split | None = None,
+    budgets: Sequence[float] = (0.05, 0.1, 0.15),
+    *,
+    name: str = "model",
+    ways: Mapping[str, Way] | None = None,
+    pool: Iterable[Made] = (),
+    ledger: Ledger | None = None,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> Challenge:
+    """Attack a trained model at test time: it stays as it is and is judged on the flipped graph.
+
+    The attacker knows the model, the graph and all labels (Mujkanovic et al., NeurIPS 2022), and attacks the test
+    nodes. Ways that need a gradient are left out for a model that has none.
+
+    Args:
+        model: trained on ``data``.
+        data: the clean graph.
+        split: its test nodes are attacked; the masks of ``data`` by default.
+        budgets: flips as shares of the edges.
+        name: of the model, in the outcomes.
+        ways: the attacks; by default the quick ones of :data:`~asgnn.challenge.EVASION`.
+        pool: flips that were made against other models, to be tried on this one.
+        ledger: of an interrupted challenge, which then resumes; by default nothing is kept.
+        device: the device of the attacks; that of ``data`` by default.
+        progress: called after each attempt.
+
+    Time: that of the attacks, and a forward pass for each outcome.
+    """
+    split, budgets, ways = split_of(data, split), check_budgets(budgets), _table(ways, EVASION)
+    seen = as_attacked(model, data)
+    clean = 100 * accuracy(seen, data, split.test)
+
+    def judge(made: Made) -> float:
+        return 100 * accuracy(seen, made.flips.apply(data), split.test)
+
+    scene = _Scene("evasion", name, data, split, budgets, ways, device)
+    return _run(scene, seen, clean, judge, pool, ledger or Ledger(), progress)
+
+
+def challenge_poisoning(
+    recipe: Recipe,
+    data: Data,
+    split: Split | None = None,
+    budgets: Sequence[float] = (0.05, 0.1, 0.15),
+    *,
+    name: str = "model",
+    seeds: int = SEEDS,
+    ways: Mapping[str, Way] | None = None,
+    pool: Iterable[Made] = (),
+    ledger: Ledger | None = None,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> Challenge:
+    """Attack the training of a model: it is trained anew on each flipped graph, and its validation sees the flips.
+
+    Attacks that go through the model use it as it is after training on the clean graph.
+
+    Args:
+        recipe: the model with its training; see :func:`asgnn.training.recipe`.
+        data, split, budgets, name, pool, ledger, device, progress: as for :func:`challenge_evasion`.
+        seeds: the number of trainings, whose mean accuracy counts.
+        ways: the attacks; by default the quick ones of :data:`~asgnn.challenge.POISONING`.
+
+    Time: that of the attacks, and ``seeds`` trainings, as one batch, for each outcome.
+    """
+    split, budgets, ways = split_of(data, split), check_budgets(budgets), _table(ways, POISONING)
+    check_count("seeds", seeds)
+
+    def trained(graph: Data) -> list[nn.Module]:
+        trials = [recipe.trial(graph, split, seed) for seed in range(seeds)]
+        return [one.model for one in fit_many(trials, graph, device=device)]
+
+    def judge(made: Made) -> float:
+        flipped = made.flips.apply(data)
+        return fmean(100 * accuracy(one, flipped, split.test) for one in trained(flipped))
+
+    models = trained(data)
+    clean = fmean(100 * accuracy(one, data, split.test) for one in models)
+    scene = _Scene("poisoning", name, data, split, budgets, ways, device)
+    return _run(scene, as_attacked(models[0], data), clean, judge, pool, ledger or Ledger(), progress)
+
+
+def _table(ways: Mapping[str, Way] | None, table: Mapping[str, Way]) -> Mapping[str, Way]:
+    if ways is not None and not ways:
+        raise ConfigError("A challenge needs at least one way to choose flips; ways is empty.")
+    return chosen(table, "quick") if ways is None else ways
+
+
+@dataclass(frozen=True, eq=False)
+class _Scene:
+    """What is attacked: the arguments of a challenge, checked."""
+
+    kind: Kind
+    name: str
+    data: Data
+    split: Split
+    budgets: tuple[float, ...]
+    ways: Mapping[str, Way]
+    device: torch.device | str | None
+
+
+def _run(
+    scene: _Scene,
+    model: nn.Module,
+    clean: float,
+    judge: Callable[[Made], float],
+    pool: Iterable[Made],
+    ledger: Ledger,
+    progress: Progress | None,
+) -> Challenge:
+    """Make the flips that are missing, and judge all; ``judge`` returns the test accuracy in percent after flips."""
+    found = ledger.probe()
+    if found is None:
+        found = probe(model, scene.data, scene.split, torch.Generator().manual_seed(0), device=scene.device)
+        ledger.keep_probe(found)
+    given = {made.attempt: made for made in pool}
+    attempts = list(dict.fromkeys([*planned(scene.name, scene.budgets, scene.ways, found.through), *given]))
+    outcomes = []
+    for done, attempt in enumerate(attempts, 1):
+        outcome = ledger.outcome(attempt)
+        if outcome is None:
+            made = given.get(attempt) or ledger.made(attempt)
+            if made is None:
+                made = _make(attempt, scene, model, ledger)
+            outcome = AttemptOutcome(scene.kind, scene.name, attempt, clean, judge(made), len(made.flips), made.seconds)
+            ledger.keep_outcome(outcome)
+        outcomes.append(outcome)
+        if progress is not None:
+            progress(done, len(attempts))
+    return Challenge(scene.kind, scene.name, scene.budgets, clean, tuple(outcomes), found)
+
+
+def _make(attempt: Attempt, scene: _Scene, model: nn.Module, ledger: Ledger) -> Made:
+    """Make the flips of an attempt, and keep all that come with them."""
+    way = scene.ways[attempt.attack]
+    found = make_flips(attempt, way, model, scene.data, scene.split, scene.budgets, scene.device)
+    for made in found:
+        ledger.keep_made(made)
+    return next(made for made in found if made.attempt == attempt)

@@ -1,0 +1,448 @@
+"""Challenges of many models on many splits: kept in a store, shared between the models, run in several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from asgnn.challenge import (
+    EVASION,
+    POISONING,
+    Attempt,
+    AttemptOutcome,
+    Envelope,
+    Ledger,
+    Made,
+    Probe,
+    Way,
+    challenge_evasion,
+    challenge_poisoning,
+    chosen,
+    signs_of_masking,
+)
+from asgnn.challenge.attempts import WAYS, Effort, make_flips, planned
+from asgnn.challenge.values import KINDS, Kind, check_budgets
+from asgnn.errors import ConfigError
+from asgnn.experiments.executors import MAX_WORKERS, begin_worker
+from asgnn.experiments.machine import machine
+from asgnn.experiments.measure import find_split
+from asgnn.experiments.store import Store
+from asgnn.experiments.values import (
+    Attack,
+    Case,
+    Series,
+    Settings,
+    SplitName,
+    as_settings,
+    key_of,
+    parse_case,
+    parse_settings,
+)
+from asgnn.graphs import Split, load_dataset
+from asgnn.settings import check_choice, check_count
+from asgnn.training import fit_many, recipe
+from asgnn.version import __version__
+
+SERIES = "challenge"  # the kind of series in a store
+PHASES = {"shared": "sets of flips without a model", "own": "attempts", "transfer": "transfers"}
+ARGUMENT = "+"  # between a model and its settings, as in asgnn+lam=1
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model that is challenged.
+
+    Args:
+        model: a name of ``asgnn.training.RECIPES``, or "package.module:Class".
+        settings: what differs from the recipe.
+    """
+
+    model: str
+    settings: Settings = ()
+
+    @classmethod
+    def parse(cls, text: str, words: Sequence[str] = ()) -> Subject:
+        """From "model" or "model+name=value+…"; ``words`` are further settings, as name=value."""
+        model, *own = text.split(ARGUMENT)
+        return cls(model, parse_settings(model, recipe(model).settings, [*own, *words]))
+
+    @property
+    def name(self) -> str:
+        return ARGUMENT.join([self.model, *(f"{name}={value}" for name, value in self.settings)])
+
+
+# Models that every table shows; no flip of an edge touches the first two, and evasion cannot touch the third.
+CONTROLS: dict[str, Subject] = {
+    "MLP": Subject("mlp"),
+    "without the given edges": Subject(
+        "asgnn", as_settings({"prior_edges": 0.0, "prior_neighbors": 15, "prior_weight": 1.0})
+    ),
+    "remembers the clean graph": Subject("asgnn.challenge.controls:Memoriser", as_settings({"hidden_channels": 16})),
+}
+EDGE_FREE = (CONTROLS["MLP"], CONTROLS["without the given edges"])
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model on one split: what one process does at a time.
+
+    ``phase`` is "shared" (make the flips that need no model), "own" (attack the model) or "transfer" (try the flips in
+    the store that were made against other models, too).
+    """
+
+    kind: Kind
+    dataset: str
+    split: SplitName
+    subject: Subject
+    budgets: tuple[float, ...]
+    effort: Effort = "quick"
+    phase: str = "own"
+
+    @property
+    def ways(self) -> dict[str, Way]:
+        """The attacks; a model that no edge reaches needs no more than two."""
+        table = chosen(EVASION if self.kind == "evasion" else POISONING, self.effort)
+        return {name: table[name] for name in ("dice", "random")} if self.subject in EDGE_FREE else table
+
+    @property
+    def key(self) -> str:
+        """Of the series with the outcomes; other budgets and another effort add to the same series."""
+        asked = {"dataset": self.dataset, "split": str(self.split), "kind": self.kind, "victim": self.subject.name}
+        return key_of({SERIES: asked})
+
+    def __str__(self) -> str:
+        return f"{self.subject.name}, {self.dataset}, {self.split}, {self.kind}"
+
+
+class StoreLedger(Ledger):
+    """The ledger of a job in a store; flips are shared by all jobs on the same graph and split."""
+
+    def __init__(self, store: Store, job: Job, device: str = "cpu") -> None:
+        super().__init__()
+        self.store, self.job, self.device = store, job, device
+        for series in store.series_of(job.key, SERIES):
+            for row in series.content["outcomes"]:
+                outcome = AttemptOutcome(job.kind, job.subject.name, Attempt(*row[:4]), *row[4:])
+                self._outcomes[outcome.attempt] = outcome
+            if series.content["probe"] is not None:
+                through, *rest = series.content["probe"]
+                self._probe = Probe(tuple(through), *rest)
+
+    def _case(self, attempt: Attempt) -> Case:
+        made = Attack(
+            attempt.attack, "challenge", attempt.budget, settings=(("against", attempt.source),), seed=attempt.seed
+        )
+        return Case(self.job.dataset, (made,), self.job.split)
+
+    def made(self, attempt: Attempt) -> Made | None:
+        found = self.store.made_attack(self._case(attempt))
+        return None if found is None else Made(attempt, found.flips, found.seconds)
+
+    def keep_made(self, made: Made) -> None:
+        case = self._case(made.attempt)
+        self.store.add_attack(case, made.flips, seconds=made.seconds, machine=machine(self.device))
+
+    def pool(self) -> Iterator[Attempt]:
+        for case in self.store.attack_cases():
+            (attack, *_) = case.attacks
+            if attack.source == "challenge" and (case.dataset, case.split) == (self.job.dataset, self.job.split):
+                yield Attempt(attack.kind, str(dict(attack.settings)["against"]), attack.amount, attack.seed)
+
+    def keep_outcome(self, outcome: AttemptOutcome) -> None:
+        super().keep_outcome(outcome)
+        self._write()
+
+    def keep_probe(self, probe: Probe) -> None:
+        super().keep_probe(probe)
+        self._write()
+
+    def _write(self) -> None:
+        rows = [
+            [*asdict(one.attempt).values(), round(one.before, 4), round(one.after, 4), one.flips, round(one.seconds, 2)]
+            for one in self.outcomes()
+        ]
+        content = {
+            **{"dataset": self.job.dataset, "split": str(self.job.split), "kind": self.job.kind},
+            **{"victim": self.job.subject.name, "machine": machine(self.device), "version": __version__},
+            "outcomes": rows,
+            "probe": None if self._probe is None else list(asdict(self._probe).values()),
+        }
+        self.store.add_series([Series(self.job.key, SERIES, content)])
+
+
+def jobs_of(
+    kinds: Sequence[str],
+    dataset: str,
+    splits: Sequence[SplitName],
+    subjects: Sequence[Subject],
+    budgets: Sequence[float],
+    effort: Effort = "quick",
+) -> list[Job]:
+    """One job for each kind, split and model."""
+    for kind in kinds:
+        check_choice("kind", kind, KINDS)
+    shares, name = check_budgets(budgets), parse_case(dataset, split=str(splits[0])).dataset
+    chosen({}, effort)
+    return [
+        Job(kind, name, split, subject, shares, effort)  # type: ignore[arg-type]
+        for split in splits
+        for kind in kinds
+        for subject in dict.fromkeys(subjects)
+    ]
+
+
+@lru_cache(maxsize=4)
+def _graph(dataset: str, split: SplitName, root: str | Path | None) -> tuple[Data, Split]:
+    data = load_dataset(dataset, root)
+    return data, find_split(split, data, dataset, root)
+
+
+@lru_cache(maxsize=16)  # a model is wanted twice: for its own attempts and for transfers
+def _trained(subject: Subject, dataset: str, split: SplitName, device: str, root: str | Path | None) -> nn.Module:
+    data, nodes = _graph(dataset, split, root)
+    trial = recipe(subject.model, **dict[str, Any](subject.settings)).trial(data, nodes, 0)
+    return fit_many([trial], data, device=device)[0].model
+
+
+def run_job(job: Job, store: Store, *, device: str = "cpu", root: str | Path | None = None) -> int:
+    """Make and judge what the store lacks; returns the number of new outcomes."""
+    ledger, ways = StoreLedger(store, job, device), job.ways
+    if job.phase == "shared":
+        return _make_shared(job, ledger, device, root)
+    before = len(ledger.outcomes())
+    pool = [attempt for attempt in ledger.pool() if _transfers(job, attempt)] if job.phase == "transfer" else []
+    known, probed = {one.attempt for one in ledger.outcomes()}, ledger.probe()
+    if probed is not None and known >= {*pool, *planned(job.subject.name, job.budgets, ways, probed.through)}:
+        return 0
+    data, split = _graph(job.dataset, job.split, root)
+    missing = [made for attempt in pool if attempt not in known and (made := ledger.made(attempt)) is not None]
+    options: dict[str, Any] = {"name": job.subject.name, "ways": ways, "pool": missing, "ledger": ledger}
+    if job.kind == "evasion":
+        model = _trained(job.subject, job.dataset, job.split, device, root)
+        challenge_evasion(model, data, split, job.budgets, device=device, **options)
+    else:
+        of = recipe(job.subject.model, **dict[str, Any](job.subject.settings))
+        challenge_poisoning(of, data, split, job.budgets, device=device, **options)
+    return len(ledger.outcomes()) - before
+
+
+def _make_shared(job: Job, ledger: Ledger, device: str, root: str | Path | None) -> int:
+    """Make the flips that need no model; returns how many sets."""
+    (data, split), made = _graph(job.dataset, job.split, root), 0
+    for attempt in planned("", job.budgets, job.ways, ("nothing",)):
+        if ledger.made(attempt) is None:
+            for one in make_flips(attempt, job.ways[attempt.attack], None, data, split, job.budgets, device):
+                ledger.keep_made(one)
+                made += 1
+    return made
+
+
+def _transfers(job: Job, attempt: Attempt) -> bool:
+    """Whether flips made against another model are tried: all for evasion, which costs a forward pass each.
+
+    For poisoning, which costs trainings, only those of attacks on the training, and with full effort all.
+    """
+    if job.subject in EDGE_FREE or attempt.source in ("", job.subject.name) or attempt.budget > max(job.budgets):
+        return False
+    return job.kind == "evasion" or job.effort == "full" or attempt.attack not in EVASION
+
+
+def run_challenge(
+    jobs: Sequence[Job],
+    path: Path,
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+    root: str | Path | None = None,
+    report: Callable[[str], object] | None = None,
+) -> None:
+    """Run jobs and keep their results in the store at ``path``; resumes if interrupted.
+
+    Flips that need no model are made first. Then every model is attacked for itself, and at last every model gets the
+    flips that were made against the others.
+    """
+    check_count("workers", workers, 1, MAX_WORKERS)
+    Store.open(path).close()
+    with _runner(workers) as run:
+        for phase, what in PHASES.items():
+            wave = [replace(job, phase=phase) for job in jobs]
+            if phase == "shared":  # of one model for each graph and split
+                wave = list({(job.kind, job.dataset, job.split): job for job in reversed(wave)}.values())
+            began = time.monotonic()
+            for done, (job, new, seconds) in enumerate(run(wave, path, device, root), 1):
+                if report is not None:
+                    report(
+                        f"{done}/{len(wave)}, {time.monotonic() - began:.0f} s: {job}: {new} {what}, {seconds:.1f} s"
+                    )
+
+
+Runner = Callable[[Sequence[Job], Path, str, str | Path | None], Iterator[tuple[Job, int, float]]]
+
+
+@contextmanager
+def _runner(workers: int) -> Iterator[Runner]:
+    def local(
+        jobs: Sequence[Job], path: Path, device: str, root: str | Path | None
+    ) -> Iterator[tuple[Job, int, float]]:
+        for job in jobs:
+            yield _in_worker(job, path, device, root)
+
+    if workers == 1:
+        yield local
+        return
+    # spawn, because a forked process cannot use CUDA
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=begin_worker)
+
+    def spread(
+        jobs: Sequence[Job], path: Path, device: str, root: str | Path | None
+    ) -> Iterator[tuple[Job, int, float]]:
+        waiting = {pool.submit(_in_worker, job, path, device, root) for job in jobs}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for one in done:
+                yield one.result()
+
+    try:
+        yield spread
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()  # a job that is not finished resumes from the store
+
+
+def _in_worker(job: Job, path: Path, device: str, root: str | Path | None) -> tuple[Job, int, float]:
+    began = time.monotonic()
+    if torch.get_num_threads() > 1 and multiprocessing.parent_process() is not None:
+        torch.set_num_threads(1)
+    with Store.open(path, create=False) as store:
+        return job, run_job(job, store, device=device, root=root), time.monotonic() - began
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A model under one kind of attack, over the splits of a dataset.
+
+    Attributes:
+        clean: mean test accuracy in percent on the clean graph.
+        envelope: budget → mean over the splits of the accuracy after the worst attempt.
+        worst: budget → the attempts that were the worst, one for each split, in words.
+        random: budget → mean accuracy after random flips.
+        signs: signs of a masked gradient, each with the splits that show it.
+    """
+
+    kind: Kind
+    dataset: str
+    subject: Subject
+    splits: tuple[str, ...]
+    clean: float
+    envelope: Mapping[float, float]
+    worst: Mapping[float, tuple[str, ...]]
+    random: Mapping[float, float]
+    signs: tuple[str, ...]
+    seconds: float
+
+
+def standing(store: Store, jobs: Sequence[Job]) -> list[Standing]:
+    """What the store says about the models of the jobs, in their order; models without results are left out."""
+    groups: dict[tuple[Kind, str, Subject], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.kind, job.dataset, job.subject), []).append(job)
+    return [found for group in groups.values() if (found := _standing(store, group)) is not None]
+
+
+def _standing(store: Store, jobs: Sequence[Job]) -> Standing | None:
+    of_split = {str(job.split): StoreLedger(store, job) for job in jobs}
+    of_split = {split: ledger for split, ledger in of_split.items() if ledger.outcomes()}
+    if not of_split:
+        return None
+    first, through = jobs[0], {name: way.through for name, way in WAYS.items()}
+    envelopes = {split: Envelope.of(ledger.outcomes(), first.budgets) for split, ledger in of_split.items()}
+    complete = [budget for budget in first.budgets if all(budget in one.worst for one in envelopes.values())]
+    signs: dict[str, list[str]] = {}
+    for split, ledger in of_split.items():
+        probed = ledger.probe()
+        for sentence in signs_of_masking(probed, ledger.outcomes(), through) if probed else ():
+            signs.setdefault(sentence, []).append(split)
+    every = [one for ledger in of_split.values() for one in ledger.outcomes()]
+    at_random = {
+        budget: [one.after for one in every if one.attempt.attack == "random" and one.attempt.budget == budget]
+        for budget in complete
+    }
+    return Standing(
+        first.kind,
+        first.dataset,
+        first.subject,
+        tuple(of_split),
+        fmean(ledger.outcomes()[0].before for ledger in of_split.values()),
+        {budget: fmean(one.accuracy(budget) for one in envelopes.values()) for budget in complete},
+        {budget: tuple(str(one.worst[budget]) for one in envelopes.values()) for budget in complete},
+        {budget: fmean(found) for budget, found in at_random.items() if found},
+        tuple(f"{sentence} ({', '.join(splits)})" for sentence, splits in signs.items()),
+        sum(one.seconds for one in every if not one.transferred),
+    )
+
+
+def headings(budgets: Sequence[float]) -> list[str]:
+    return ["model", "clean", f"random, {budgets[-1]:.0%}", *(f"{budget:.0%}" for budget in budgets), "worst attack"]
+
+
+def table_rows(found: Sequence[Standing], budgets: Sequence[float]) -> list[list[str]]:
+    """The cells of a table: one row for each model, controls last and named."""
+    names = {subject: name for name, subject in CONTROLS.items()}
+    rows = []
+    for one in sorted(found, key=lambda each: each.subject in names):
+        last = max(one.envelope, default=budgets[-1])
+        cells = [_number(one.envelope.get(budget)) for budget in budgets]
+        rows.append(
+            [
+                names.get(one.subject, one.subject.name),
+                _number(one.clean),
+                _number(one.random.get(budgets[-1])),
+                *cells,
+                _commonest(one.worst.get(last, ())),
+            ]
+        )
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _commonest(words: Sequence[str]) -> str:
+    """The attempt that was the worst on most splits."""
+    if not words:
+        return ""
+    best = max(dict.fromkeys(words), key=words.count)
+    return best if len(words) == 1 else f"{best} ({words.count(best)} of {len(words)})"
+
+
+def parse_splits(text: str) -> list[SplitName]:
+    """Splits from "stratified:0..4", "stratified:0,random:3" or one name."""
+    found = []
+    for word in text.split(","):
+        first, dots, last = word.strip().partition("..")
+        name = SplitName.parse(first)
+        if name.trial is None and name.kind != "published":
+            raise ConfigError(
+                f"A challenge is made against one split; choose its trial, such as {name}:0 or {name}:0..4."
+            )
+        if dots and not (last.isdecimal() and name.trial is not None and int(last) >= name.trial):
+            raise ConfigError(f"Several splits are given as {name.kind}:0..4; it is {word!r}.")
+        found += [replace(name, trial=trial) for trial in range(name.trial or 0, int(last) + 1)] if dots else [name]
+    return found
