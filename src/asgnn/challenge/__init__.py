@@ -5,6 +5,7 @@ from asgnn.challenge.controls import Memoriser
 from asgnn.challenge.ledger import Ledger
 from asgnn.challenge.signs import Probe, probe, signs_of_masking
 from asgnn.challenge.suite import Challenge, challenge_evasion, challenge_poisoning
+from asgnn.challenge.unit_test import UnitTest, load_unit_test
 from asgnn.challenge.values import Attempt, AttemptOutcome, Envelope, Made
 
 __all__ = [
@@ -19,10 +20,12 @@ __all__ = [
     "Made",
     "Memoriser",
     "Probe",
+    "UnitTest",
     "Way",
     "challenge_evasion",
     "challenge_poisoning",
     "chosen",
+    "load_unit_test",
     "probe",
     "signs_of_masking",
 ]

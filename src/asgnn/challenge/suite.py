@@ -80,7 +80,8 @@ def challenge_evasion(
         split: its test nodes are attacked; the masks of ``data`` by default.
         budgets: flips as shares of the edges.
         name: of the model, in the outcomes.
-        ways: the attacks; by default the quick ones of :data:`~asgnn.challenge.EVASION`.
+        ways: the attacks; by default the quick ones of :data:`~asgnn.challenge.EVASION`. An empty dict tries the pool
+            alone.
         pool: flips that were made against other models, to be tried on this one.
         ledger: of an interrupted challenge, which then resumes; by default nothing is kept.
         device: the device of the attacks; that of ``data`` by default.
@@ -88,7 +89,8 @@ def challenge_evasion(
 
     Time: that of the attacks, and a forward pass for each outcome.
     """
-    split, budgets, ways = split_of(data, split), check_budgets(budgets), _table(ways, EVASION)
+    split, budgets = split_of(data, split), check_budgets(budgets)
+    ways, pool = _table(ways, EVASION, pool)
     seen = as_attacked(model, data)
     clean = 100 * accuracy(seen, data, split.test)
 
@@ -125,7 +127,8 @@ def challenge_poisoning(
 
     Time: that of the attacks, and ``seeds`` trainings, as one batch, for each outcome.
     """
-    split, budgets, ways = split_of(data, split), check_budgets(budgets), _table(ways, POISONING)
+    split, budgets = split_of(data, split), check_budgets(budgets)
+    ways, pool = _table(ways, POISONING, pool)
     check_count("seeds", seeds)
 
     def trained(graph: Data) -> list[nn.Module]:
@@ -142,10 +145,14 @@ def challenge_poisoning(
     return _run(scene, as_attacked(models[0], data), clean, judge, pool, ledger or Ledger(), progress)
 
 
-def _table(ways: Mapping[str, Way] | None, table: Mapping[str, Way]) -> Mapping[str, Way]:
-    if ways is not None and not ways:
-        raise ConfigError("A challenge needs at least one way to choose flips; ways is empty.")
-    return chosen(table, "quick") if ways is None else ways
+def _table(
+    ways: Mapping[str, Way] | None, table: Mapping[str, Way], pool: Iterable[Made]
+) -> tuple[Mapping[str, Way], tuple[Made, ...]]:
+    """The ways and the pool of a challenge; raises if it has nothing to try."""
+    found = chosen(table, "quick") if ways is None else ways, tuple(pool)
+    if not any(found):
+        raise ConfigError("A challenge needs flips to try, but ways and pool are both empty.")
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +173,7 @@ def _run(
     model: nn.Module,
     clean: float,
     judge: Callable[[Made], float],
-    pool: Iterable[Made],
+    pool: Sequence[Made],
     ledger: Ledger,
     progress: Progress | None,
 ) -> Challenge:

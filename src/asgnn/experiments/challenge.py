@@ -26,10 +26,12 @@ from asgnn.challenge import (
     Ledger,
     Made,
     Probe,
+    UnitTest,
     Way,
     challenge_evasion,
     challenge_poisoning,
     chosen,
+    load_unit_test,
     signs_of_masking,
 )
 from asgnn.challenge.attempts import WAYS, Effort, make_flips, planned
@@ -50,7 +52,7 @@ from asgnn.experiments.values import (
     parse_case,
     parse_settings,
 )
-from asgnn.graphs import Split, load_dataset
+from asgnn.graphs import Split, labels_of, load_dataset
 from asgnn.settings import check_choice, check_count
 from asgnn.training import fit_many, recipe
 from asgnn.version import __version__
@@ -112,9 +114,9 @@ class Job:
 
     @property
     def ways(self) -> dict[str, Way]:
-        """The attacks; a model that no edge reaches needs no more than two."""
+        """The attacks; a model that no edge reaches needs no more than one."""
         table = chosen(EVASION if self.kind == "evasion" else POISONING, self.effort)
-        return {name: table[name] for name in ("dice", "random")} if self.subject in EDGE_FREE else table
+        return {"random": table["random"]} if self.subject in EDGE_FREE else table
 
     @property
     def key(self) -> str:
@@ -252,11 +254,46 @@ def _make_shared(job: Job, ledger: Ledger, device: str, root: str | Path | None)
 def _transfers(job: Job, attempt: Attempt) -> bool:
     """Whether flips made against another model are tried: all for evasion, which costs a forward pass each.
 
-    For poisoning, which costs trainings, only those of attacks on the training, and with full effort all.
+    For poisoning, which costs trainings, only those of attacks on the training, of the unit test, and those that were
+    made against a GCN; with full effort all.
     """
     if job.subject in EDGE_FREE or attempt.source in ("", job.subject.name) or attempt.budget > max(job.budgets):
         return False
-    return job.kind == "evasion" or job.effort == "full" or attempt.attack not in EVASION
+    return job.kind == "evasion" or job.effort == "full" or attempt.attack not in EVASION or attempt.source == "gcn"
+
+
+def add_unit_test(path: Path, file: Path, jobs: Sequence[Job]) -> int:
+    """Put the flips of a unit-test file into the pool of a store, where jobs find them; returns how many sets.
+
+    Raises unless the graph and the splits of the file are those of the jobs.
+    """
+    added = 0
+    with Store.open(path) as store:
+        for job in {(job.kind, job.dataset, job.split): job for job in jobs}.values():
+            found = _unit_test(file, job.dataset)
+            data, split = _graph(job.dataset, job.split, None)
+            number = -1 if job.split.trial is None else job.split.trial
+            theirs = found.splits.get(number) if job.split.kind == "stratified" else None
+            if theirs is None or not all(
+                mine.equal(other)
+                for mine, other in (
+                    (data.edge_index, found.data.edge_index),
+                    (labels_of(data), labels_of(found.data)),
+                    (split.train, theirs.train),
+                    (split.val, theirs.val),
+                    (split.test, theirs.test),
+                )
+            ):
+                raise ConfigError(f"{file} does not hold the graph {job.dataset} with the split {job.split}.")
+            for made in found.strongest(job.kind, number, job.budgets):
+                StoreLedger(store, job).keep_made(made)
+                added += 1
+    return added
+
+
+@lru_cache(maxsize=2)
+def _unit_test(file: Path, dataset: str) -> UnitTest:
+    return load_unit_test(file, dataset)
 
 
 def run_challenge(
