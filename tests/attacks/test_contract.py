@@ -12,7 +12,18 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.attacks import dice, fit_surrogate, grbcd, metattack, minmax, pgd, prbcd, random_flips
+from asgnn.attacks import (
+    dice,
+    evolve,
+    fit_surrogate,
+    grbcd,
+    join_unlike,
+    metattack,
+    minmax,
+    pgd,
+    prbcd,
+    random_flips,
+)
 from asgnn.attacks.checkpoint import FileCheckpoint, State
 from asgnn.attacks.inner import InnerTraining
 from asgnn.errors import AsgnnError, ConfigError
@@ -33,6 +44,19 @@ GRADIENT: dict[str, Attack] = {
     ),
     "grbcd": lambda *args, **options: grbcd(*args, steps=6, **options),
     "grbcd, small block": lambda *args, **options: grbcd(*args, steps=6, block_size=200, **options),
+    "prbcd, restarts": lambda *args, **options: prbcd(
+        *args, steps=3, fine_tune=1, samples=4, start="random", restarts=2, **options
+    ),
+    "grbcd, restarts": lambda *args, **options: grbcd(*args, steps=3, repair=3, restarts=2, **options),
+    "pgd, restarts": lambda *args, **options: pgd(
+        *args, steps=3, samples=4, start="uniform", repair=3, restarts=2, **options
+    ),
+    # these take no gradient, but have the same arguments
+    "evolve": lambda *args, **options: evolve(*args, steps=6, population=6, elite=2, **options),
+    "evolve, batch": lambda *args, **options: evolve(
+        *args, steps=6, population=6, elite=2, partners="alike", batch=4, **options
+    ),
+    "join_unlike": lambda *args, **options: join_unlike(*args, steps=6, **options),
 }
 QUICK = InnerTraining(steps=4, hidden=2, starts=2)
 # All attacks that learn from labelled nodes and can be resumed.
@@ -264,7 +288,7 @@ BAD_LEARNING: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] =
 }
 BAD_GRADIENT: dict[str, tuple[Callable[[Data, Tensor], tuple[Any, ...]], str]] = {
     "nodes": (lambda d, t: (d, 3, t, {"nodes": t[:0]}), r"At least one of the attacked nodes must be given"),
-    "loss": (lambda d, t: (d, 3, t, {"loss": "hinge"}), r"loss must be one of tanh_margin, cw, ce; it is 'hinge'\."),
+    "loss": (lambda d, t: (d, 3, t, {"loss": "hinge"}), r"loss must be one of tanh_margin, .*; it is 'hinge'\."),
     "too many": (lambda d, t: (d, 529, t, {}), r"is 529 flips, but the graph has only 528 pairs of nodes\."),
 }
 

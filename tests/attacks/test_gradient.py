@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from asgnn.attacks import SurrogateGCN, fit_surrogate, grbcd, minmax, pgd, prbcd, random_flips
+from asgnn.attacks.blocks import block_gradient, draw_block
 from asgnn.attacks.pgd import DenseFlips
-from asgnn.attacks.prbcd import block_gradient, draw_block
 from asgnn.attacks.problem import LOSSES, Problem, make_problem, predict
 from asgnn.attacks.relaxation import best_rounding, multiplier, project
 from asgnn.graphs import undirected

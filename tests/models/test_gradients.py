@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.attacks import fit_surrogate, grbcd, pgd, prbcd
-from asgnn.attacks.prbcd import block_gradient, draw_block
+from asgnn.attacks.blocks import block_gradient, draw_block
 from asgnn.attacks.problem import make_problem
 from asgnn.errors import ConfigError
 from asgnn.graphs import undirected

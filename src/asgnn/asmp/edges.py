@@ -14,6 +14,7 @@ from asgnn.asmp.params import ASMPParams, Scheme
 from asgnn.asmp.penalties import PENALTIES, Penalty, damping, strength_and_trust
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm, spmm, sqdist
+from asgnn.graphs.relaxed import clip, relaxation
 
 
 class EdgeSteps:
@@ -48,6 +49,10 @@ class EdgeSteps:
             return
         self.s_factor = 1 - 2 * self.eta2 * (self.gamma + self.mu2)
         self.a_term = 2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1
+        self.relaxation = relaxation()
+        if self.relaxation is not None:
+            self.full = torch.ones_like(self.s)
+            self.full_term = 2 * self.eta2 * self.gamma - self.eta2 * self.mu1
 
     def averaging(self) -> tuple[Tensor, Tensor, Tensor]:
         """1/2γ′, θ and a′/a of a penalty other than the quadratic."""
@@ -78,7 +83,7 @@ class EdgeSteps:
         g = sddmm(u, u, adj)
         average = adj.row_sum(s * g) / d
         pull = adj.at_row(self.eta2 * self.lam / d) * (g - adj.at_row(average))
-        return (self.s_factor * s + self.a_term + pull).clamp(0, 1)
+        return self._clipped(self.s_factor * s + self.a_term + pull, pull)
 
     def _degree_s_step(self, h: Tensor, u: Tensor, s: Tensor) -> Tensor:
         """S − η₂T − η₂μ₁ with T = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S−A) + 2μ₂S; or the minimiser over S."""
@@ -92,8 +97,27 @@ class EdgeSteps:
         else:
             size, start = self.eta2, self.s_factor * s + self.a_term
         fidelity = size / 2 * e
-        new = start - (adj.at_row(fidelity) + adj.at_col(fidelity)) - size * self.lam / 2 * sqdist(u, adj)
-        return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))
+        pull = -(adj.at_row(fidelity) + adj.at_col(fidelity)) - size * self.lam / 2 * sqdist(u, adj)
+        return torch.where(self.loops, pull.new_ones(()), self._clipped(start + pull, pull))
+
+    def _clipped(self, new: Tensor, pull: Tensor) -> Tensor:
+        """The new S, clipped to [0, 1].
+
+        Relaxed, an absent edge of weight a has S = a · F, where F is the S of the same edge if it were there: the
+        clip would hide what adding it does. Smooth, all edges do.
+        """
+        if self.relaxation is None:
+            return new.clamp(0, 1)
+        if self.scheme.structure == "exact":
+            size = 1 / (2 * (self.gamma + self.mu2))
+            start = 2 * size * self.gamma - size * self.mu1
+        else:
+            start = self.s_factor * self.full + self.full_term
+        self.full = clip(start + pull, 0, 1)
+        if self.relaxation.temperature > 0:
+            return self.a * self.full
+        self.full = self.full.detach()
+        return torch.where(self.a > 0, clip(new, 0, 1), self.a * self.full)
 
     def _averaged_step(self, penalty: Penalty, e: Tensor, h: Tensor) -> Tensor:
         """a′w(ū) with ū⁺ = (1 − θ)ū + θz/2γ′ and z = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + μ₁."""

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from asgnn.graphs.relaxed import clip
+
 TINY = 1e-30  # keeps logarithms and their derivatives finite
 MIN_STRENGTH = 1e-6  # lower bound on γ′, only active if γ + μ₂ is almost 0
 
@@ -61,7 +63,7 @@ PENALTIES = {
     "cauchy": Penalty(lambda u: 1 / (1 + u.clamp(min=0)), lambda r: r - 1 - r.clamp(min=TINY).log()),
     # The weight of RUNG, capped at 1. Beyond r = 1, which only the start S = A reaches, f rises linearly.
     "mcp": Penalty(
-        lambda u: u.clamp(0.25, 1).rsqrt() - 1,
+        lambda u: clip(u, 0.25, 1, unit=0.75).rsqrt() - 1,
         lambda r: 1 / (1 + r.clamp(max=1)) - 0.5 + (r - 1).clamp(min=0) / 4,
     ),
 }

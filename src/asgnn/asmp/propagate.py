@@ -16,6 +16,7 @@ from asgnn.asmp.params import ASMPParams, Scheme
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.checks import check_floats
+from asgnn.graphs.relaxed import relaxation
 from asgnn.settings import MAX_LAYERS, check_choice, check_count
 
 Backend = Literal["auto", "dense", "edges", "gpu"]
@@ -98,13 +99,15 @@ def propagate(
         raise GraphError('objective="degree" needs symmetric weights, but edge_weight differs between i → j and j → i.')
     leaves_edges = scheme.leaves_edges(params.lam)
     if backend == "auto":
-        on_edges: Backend = "gpu" if x.is_cuda and _has_kernels(scheme) else "edges"
+        on_edges: Backend = "gpu" if x.is_cuda and _has_kernels(scheme) and relaxation() is None else "edges"
         backend = "dense" if leaves_edges else on_edges
     elif backend != "dense" and leaves_edges:
         raise ConfigError(
             'support="dense" lets S grow outside the edges, which an edge list cannot represent; use backend="dense", '
             'or objective="degree" with λ ≥ 0, whose S stays on the edges.'
         )
+    if relaxation() is not None and backend != "edges":
+        raise ConfigError(f'Clips can be relaxed with backend="edges" only; this model uses backend={backend!r}.')
     steps = BACKENDS[backend](x, adj, params, scheme)
     h, s = steps.h, steps.s
     structures = [s]

@@ -86,7 +86,7 @@ def minmax(
     flips = DenseFlips(problem)
     assert isinstance(problem.victim, SurrogateGCN)
     trainer = _Trainer(problem.victim, inner_lr, weight_decay, state)
-    start = flips.restore(state, rng)
+    start = 0 if state is None else flips.restore(state, rng)
     y = problem.labels[problem.train]
     for step in range(start, steps):
         for _ in range(inner_steps):  # the inner minimisation

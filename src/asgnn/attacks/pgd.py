@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from asgnn.attacks.blocks import repaired
 from asgnn.attacks.checkpoint import Checkpoint, State
 from asgnn.attacks.problem import Loss, Problem, check_unit, make_problem
-from asgnn.attacks.relaxation import best_rounding, check_schedule, multiplier
+from asgnn.attacks.relaxation import Start, best_rounding, check_schedule, multiplier, starting_point
+from asgnn.attacks.restarts import Restarts
 from asgnn.attacks.rules import finish
 from asgnn.attacks.surrogate import Edges, SurrogateGCN, Victim
 from asgnn.graphs import Perturbation
@@ -22,6 +24,7 @@ from asgnn.progress import Progress
 
 # The gradient is computed in blocks of this many entries: 16 MiB of float32.
 ENTRIES = 2**22
+REPAIR_BLOCK = 250_000
 
 Gradient = Callable[[int, int], Tensor]
 """(first, last) → rows first … last − 1 of the N × N matrix of derivatives in the weight of the pair {i, j}."""
@@ -35,10 +38,14 @@ def pgd(
     *,
     nodes: Tensor | None = None,
     surrogate: Victim | None = None,
+    victim: Victim | None = None,
     steps: int = 200,
     base_lr: float = 0.3,
     loss: Loss = "tanh_margin",
     samples: int = 20,
+    start: Start = "zero",
+    repair: int = 0,
+    restarts: int = 1,
     allow_isolated: bool = False,
     device: torch.device | str | None = None,
     checkpoint: Checkpoint | None = None,
@@ -56,10 +63,11 @@ def pgd(
     largest entry of the first gradient, so that the first step of the best pair is ``base_lr`` for every graph and
     loss.
 
-    Threat model: global evasion, white box if ``surrogate`` is the victim itself, grey box otherwise. The attacker
+    Threat model: global evasion, white box if ``surrogate`` and ``victim`` are one model or one
+    is the other relaxed, grey box otherwise. The attacker
     knows the graph, the features and the labels of ``train``. Unknown labels are replaced by the surrogate's
     predictions. (For the usual white-box evaluation, in which all labels are known, pass all nodes as ``train``, the
-    attacked nodes as ``nodes`` and the victim as ``surrogate``.) The model is fixed, so the flips need not be
+    attacked nodes as ``nodes`` and the model as ``victim``.) The model is fixed, so the flips need not be
     effective against a model that is trained on the flipped graph.
 
     Args:
@@ -68,11 +76,17 @@ def pgd(
         train: the nodes whose labels are known, as numbers or a mask.
         rng: a CPU generator; the same state gives the same flips.
         nodes: the attacked nodes, as numbers or a mask; by default all nodes outside ``train``.
-        surrogate: the attacked model; by default a GCN trained on the clean graph.
+        surrogate: the model whose gradient proposes flips; by default the victim.
+        victim: the attacked model, which decides between steps, roundings and restarts; by default the surrogate. With
+            neither, a GCN trained on the clean graph.
         steps: steps of gradient ascent.
         base_lr: the first step of the best pair.
-        loss: "tanh_margin" (Geisler et al. 2021), "cw" or "ce" (Xu et al. 2019).
+        loss: "tanh_margin" (Geisler et al. 2021), "cw" or "ce" (Xu et al. 2019), "masked_ce" (of nodes that are still
+            classified correctly), "elu_margin" or "margin"; a key of ``asgnn.attacks.problem.LOSSES``.
         samples: sets of flips that are sampled for the rounding.
+        start: the first s: "zero", or with sum ``budget``: "uniform" or "random". Some models have no gradient at 0.
+        repair: attempts to swap flips for better ones after the rounding.
+        restarts: the attack is made this often, with other random numbers, and the best result is kept.
         allow_isolated: whether a removal may leave a node without an edge.
         device: device of the computation; that of ``data`` by default.
         checkpoint: stores the state after each step; an interrupted attack resumes from it.
@@ -83,23 +97,28 @@ def pgd(
     Time O(steps · N² (H + C)).
     """
     meta = {"attack": "pgd", "steps": steps, "base_lr": base_lr, "loss": loss, "samples": samples}
-    check_schedule(steps, base_lr, samples)
+    meta |= {"start": start, "repair": repair, "restarts": restarts}
+    check_schedule(steps, base_lr, samples, start, repair, restarts)
     state = checkpoint.load() if checkpoint is not None else None
     problem = make_problem(
-        data, budget, train, rng, nodes=nodes, surrogate=surrogate, loss=loss, device=device, state=state
+        data, budget, train, rng, nodes=nodes, surrogate=surrogate, victim=victim, loss=loss, device=device, state=state
     )
     if budget == 0:
         return finish(data, torch.empty(2, 0, dtype=torch.int64), 0, allow_isolated=allow_isolated, meta=meta)
-    flips = DenseFlips(problem)
-    start = flips.restore(state, rng)
-    for step in range(start, steps):
-        flips.ascend(flips.gradient(), base_lr / math.sqrt(step + 1), budget)
-        if checkpoint is not None:
-            checkpoint.save(problem.state() | flips.state(step + 1, rng))
-        if progress is not None:
-            progress(step + 1, steps)
-    chosen = best_rounding(problem, *flips.ranked(budget), budget, samples, rng, allow_isolated=allow_isolated)
-    return finish(data, chosen, budget, allow_isolated=allow_isolated, meta=meta)
+    runs = Restarts(problem, restarts, state)
+    for restart in runs.left():
+        flips = DenseFlips(problem)
+        first = flips.restore(state, rng) if state is not None else flips.begin(start, budget, rng)
+        state = None
+        for step in range(first, steps):
+            flips.ascend(flips.gradient(), base_lr / math.sqrt(step + 1), budget)
+            if checkpoint is not None:
+                checkpoint.save(problem.state() | runs.state() | flips.state(step + 1, rng))
+            if progress is not None:
+                progress(restart * steps + step + 1, restarts * steps)
+        chosen = best_rounding(problem, *flips.ranked(budget), budget, samples, rng, allow_isolated=allow_isolated)
+        runs.add(repaired(problem, chosen, repair, REPAIR_BLOCK, rng, allow_isolated=allow_isolated))
+    return finish(data, runs.best, budget, allow_isolated=allow_isolated, meta=meta)
 
 
 class DenseFlips:
@@ -141,16 +160,15 @@ class DenseFlips:
             return flips.product(both, h) + self.adj.matmul(weight, h)
 
         degree = product(torch.ones_like(self.s[:, :1])).requires_grad_()
-        assert isinstance(self.problem.inputs, Features)
-        logits, products = victim.layers(self.problem.inputs, degree, product)
+        logits, products = victim.layers(Features.of(self.problem.inputs), degree, product)
         return logits, degree, products
 
     def gradient(self, victim: Victim | None = None) -> Gradient:
         """Return the gradient of the loss in the weight of each pair, before multiplication by C.
 
-        ``victim`` replaces that of the problem.
+        ``victim`` replaces the surrogate of the problem.
         """
-        victim = self.problem.victim if victim is None else victim
+        victim = self.problem.surrogate if victim is None else victim
         if not isinstance(victim, SurrogateGCN):
             return self._gradient_by_edges(victim)
         logits, degree, products = self.logits(victim)
@@ -239,10 +257,16 @@ class DenseFlips:
             "values": values,
         }
 
-    def restore(self, state: State | None, rng: torch.Generator) -> int:
-        """Load ``state``, if any, and return the number of the next step."""
-        if state is None:
-            return 0
+    def begin(self, start: Start, budget: int, rng: torch.Generator) -> int:
+        """Set the first s and return the number of the first step."""
+        n = self.problem.num_nodes
+        s = starting_point(start, self.problem.pairs, budget, rng).to(self.s)
+        u, v = torch.triu_indices(n, n, 1, device=self.s.device)
+        self.s[u, v] = s
+        return 0
+
+    def restore(self, state: State, rng: torch.Generator) -> int:
+        """Load ``state`` and return the number of the next step."""
         pairs = from_keys(state["keys"].to(self.s.device), self.problem.num_nodes)
         self.s[pairs[0], pairs[1]] = state["values"].to(self.s.device)
         self.unit, self.mu = float(state["unit"]), float(state["mu"])

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
 from asgnn.attacks.problem import Problem
 from asgnn.attacks.rules import first_allowed
-from asgnn.settings import check_count, check_number
+from asgnn.settings import check_choice, check_count, check_number
 
 MAX_LR = 1e18  # above this, the projection loses all digits of the previous values
 
+Start = Literal["zero", "uniform", "random"]
 
-def check_schedule(steps: int, base_lr: float, samples: int) -> None:
+
+def check_schedule(
+    steps: int, base_lr: float, samples: int, start: Start = "zero", repair: int = 0, restarts: int = 1
+) -> None:
     check_count("steps", steps, 0)
     check_number("base_lr", base_lr, 0, MAX_LR, "(]")
     check_count("samples", samples)
+    check_choice("start", start, get_args(Start))
+    check_count("repair", repair, 0)
+    check_count("restarts", restarts)
+
+
+def starting_point(start: Start, size: int, budget: int, rng: torch.Generator) -> Tensor:
+    """Return the first s (P,) in float64: 0, or with sum ``budget``, equal or random.
+
+    Some models have no gradient at 0. "random" concentrates the budget on about 2 · budget pairs, so that some s are
+    large enough to pass a threshold.
+    """
+    if start == "zero" or size == 0:
+        return torch.zeros(size, dtype=torch.float64)
+    if start == "uniform":
+        return torch.full((size,), min(1.0, budget / size), dtype=torch.float64)
+    s = torch.zeros(size, dtype=torch.float64)
+    chosen = torch.randperm(size, generator=rng)[: 2 * budget]
+    s[chosen] = torch.rand(chosen.numel(), generator=rng, dtype=torch.float64)
+    return project(s, budget)
 
 
 def multiplier(values: Tensor, budget: float, guess: float = 0.0) -> float:
@@ -59,7 +84,7 @@ def best_rounding(
     *,
     allow_isolated: bool,
 ) -> Tensor:
-    """Sample sets of ``budget`` pairs from ``pairs`` (2, P) and return the set with the highest loss.
+    """Sample sets of ``budget`` pairs from ``pairs`` (2, P) and return the one with the best outcome.
 
     Each pair is drawn with probability ``values`` (Xu et al. 2019, random sampling). Not in the paper: the first
     candidate is not sampled but consists of the pairs with the highest values; a sample above the budget loses its
@@ -76,14 +101,14 @@ def best_rounding(
 
     Time O(samples · (P + one forward pass)).
     """
-    best, best_value = pairs[:, :0], -torch.inf
+    best, best_value = pairs[:, :0], (-torch.inf, -torch.inf)
     drawn = torch.zeros(values.numel(), dtype=torch.bool)
     for sample in range(samples):
         if sample > 0:
             drawn = torch.rand(values.numel(), generator=rng) < values
         ranked = torch.cat([pairs[:, drawn], pairs[:, ~drawn]], dim=1)
         flips = first_allowed(ranked, budget, problem.edges, problem.num_nodes, allow_isolated=allow_isolated)
-        value = problem.value_after(flips)
+        value = problem.outcome(flips)
         if value > best_value:
             best, best_value = flips, value
     return best

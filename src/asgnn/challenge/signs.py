@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from asgnn.attacks.prbcd import block_gradient, draw_block
+from asgnn.attacks.blocks import block_gradient, draw_block
 from asgnn.attacks.problem import Problem, make_problem
 from asgnn.challenge.controls import frozen_twin
 from asgnn.challenge.values import AttemptOutcome

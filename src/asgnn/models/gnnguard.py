@@ -12,6 +12,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm, spmm
 from asgnn.graphs.features import Features
 from asgnn.graphs.per_graph import once_per_graph
+from asgnn.graphs.relaxed import present, step
 from asgnn.graphs.similarity import edge_cosine
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Linear, Rng
@@ -63,24 +64,34 @@ class GNNGuard(NodeClassifier):
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         cosine = cosines(features, adj).to(self.first.weight.dtype).unsqueeze(1)
         cosine = cosine.detach() if self.training else cosine
-        omega = self.weigh(cosine, adj)
+        near = self.near(cosine)
+        omega, kept = self.weigh(cosine, near, adj)
         h = features.linear(self.first.weights, None, None)
-        h = self.first.add_bias(self.average(h, omega.expand(-1, h.size(0)), omega > 0, adj)).relu()
+        h = self.first.add_bias(self.average(h, omega.expand(-1, h.size(0)), kept, adj)).relu()
         unit = F.normalize((h.detach() if self.training else h).permute(1, 2, 0), dim=1)
-        second = self.weigh(sddmm(unit, unit, adj) * (omega > 0), adj)
+        cosine = sddmm(unit, unit, adj)
+        second, kept = self.weigh(cosine, near * self.near(cosine), adj)
         memory = self.raw_memory.view(-1).sigmoid()
         mixed = memory * omega + (1 - memory) * second
         h = self.dropout(h, rng) @ self.second.weights
-        return self.second.add_bias(self.average(h, mixed, second > 0, adj))
+        return self.second.add_bias(self.average(h, mixed, kept, adj))
 
-    def weigh(self, cosine: Tensor, adj: Adjacency) -> Tensor:
-        """ω̂ (E, T) from the cosines (E, T): row sums of 1 without the self-loops, which are 1/(n + 1)."""
-        loops = adj.loops.unsqueeze(1)
-        near = torch.where((cosine < self.threshold) | loops, 0.0, cosine * adj.weight.to(cosine.dtype).unsqueeze(1))
-        total = adj.row_sum(near)
-        share = near / adj.at_row(torch.where(total > 0, total, 1.0))
-        self_loop = 1 / (adj.row_sum((near > 0).to(near.dtype)) + 1)
-        return torch.where(loops, adj.at_row(self_loop), share)
+    def near(self, cosine: Tensor) -> Tensor:
+        """1 where the cosine (E, T) reaches the threshold and is above 0, else 0."""
+        return step(cosine, self.threshold) * (cosine > 0)
+
+    def weigh(self, cosine: Tensor, near: Tensor, adj: Adjacency) -> tuple[Tensor, Tensor]:
+        """ω̂ (E, T) from the cosines (E, T): row sums of 1 without the self-loops, which are 1/(n + 1).
+
+        Also returns which entries are kept: the self-loops, and the edges of positive weight that are ``near``.
+        """
+        loops, edge = adj.loops.unsqueeze(1), adj.weight.to(cosine.dtype).unsqueeze(1)
+        kept = torch.where(loops, 0.0, near * present(edge))
+        alike = torch.where(loops, 0.0, near * cosine * edge)
+        total = adj.row_sum(alike)
+        share = alike / adj.at_row(torch.where(total > 0, total, 1.0))
+        self_loop = 1 / (adj.row_sum(kept) + 1)
+        return torch.where(loops, adj.at_row(self_loop), share), torch.where(loops, 1.0, kept)
 
     def average(self, h: Tensor, omega: Tensor, kept: Tensor, adj: Adjacency) -> Tensor:
         """D^(−1/2) W D^(−1/2) h for h (T, N, C), with W = exp(ω) (E, T) on the kept entries."""

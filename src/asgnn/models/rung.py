@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import spmm, sqdist
 from asgnn.graphs.features import Features
+from asgnn.graphs.relaxed import clip
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
 from asgnn.settings import PerTrial, check_number
@@ -66,10 +69,11 @@ class RUNG(NodeClassifier):
         degree = adj.row_sum(weight)
         off_diagonal = weight.masked_fill(adj.loops.unsqueeze(1), 0)  # W_ii = 0
         normal, root = adj.normalized("sym", x.dtype).unsqueeze(1), degree.rsqrt().unsqueeze(1)
+        cuts = self.gamma < math.inf
         for _ in range(self.num_layers):
             scaled = f * root
             distance = (sqdist(scaled.detach() if self.training else scaled, adj) + SMOOTHING).sqrt()
-            w = (0.5 / distance - 0.5 / self.gamma).clamp(min=0)
+            w = clip(0.5 / distance - 0.5 / self.gamma, low=0, unit=0.5 / self.gamma) if cuts else 0.5 / distance
             q = adj.row_sum(w * off_diagonal) / degree + self.lam
             w = (w * normal).masked_fill(adj.loops.unsqueeze(1), 0)
             f = (spmm(w, f, adj) + self.lam * start) / q.unsqueeze(1)

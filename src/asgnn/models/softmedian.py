@@ -12,6 +12,7 @@ from torch import Tensor
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import spmm
 from asgnn.graphs.features import Features
+from asgnn.graphs.relaxed import median_gradient, relaxation
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout, Linear, Rng
 from asgnn.settings import PerTrial, check_number
@@ -61,7 +62,7 @@ class SoftMedianGCN(NodeClassifier):
     def average(self, h: Tensor, adj: Adjacency) -> Tensor:
         """The soft median of each neighbourhood: (T, N, C) → (T, N, C)."""
         x = h.permute(1, 2, 0).contiguous()  # (N, C, T)
-        middle = take(x, lower_median(x.detach(), adj), adj)
+        middle = self.median(x, adj)
         squared: Tensor = _SquaredDistance.apply(middle, x, adj)
         # the square root has no derivative at 0, so clamp to the smallest normal number
         distance = squared.clamp(min=torch.finfo(x.dtype).tiny).sqrt() / (self.temperature * math.sqrt(x.size(1)))
@@ -73,26 +74,46 @@ class SoftMedianGCN(NodeClassifier):
         scale = adj.row_sum(normal) / adj.row_sum(weight).clamp(min=torch.finfo(x.dtype).tiny)
         return (spmm(weight, x, adj) * scale.unsqueeze(1)).permute(2, 0, 1)
 
+    def median(self, x: Tensor, adj: Adjacency) -> Tensor:
+        """The lower median (N, C, T) of each neighbourhood; relaxed, members count with their weights."""
+        if relaxation() is None:
+            return take(x, lower_median(x.detach(), adj), adj)
+        weight = adj.weight.to(x.dtype).unsqueeze(1)
+        mean = spmm(weight, x.detach(), adj) / adj.row_sum(weight).unsqueeze(1)
+        return median_gradient(take(x, lower_median(x.detach(), adj, weighted=True), adj), mean)
 
-def lower_median(x: Tensor, adj: Adjacency) -> Tensor:
+
+def lower_median(x: Tensor, adj: Adjacency, *, weighted: bool = False) -> Tensor:
     """(N, C, T) → (N, C, T) int64: the node that holds the lower median of each neighbourhood, in each dimension.
 
-    The values of each dimension are ranked once; then one sort of the keys row · (N + 1) + rank sorts all
-    neighbourhoods. An edge of weight 0 has rank N, after all members. Time O(E C T log E).
+    Every member counts once, or with its edge weight if ``weighted``; an edge of weight 0 has no part. The values of
+    each dimension are ranked once; then one sort of the keys row · N + rank sorts all neighbourhoods.
+    Time O(E C T log E).
     """
     n, values = adj.num_nodes, x.reshape(adj.num_nodes, -1).t()
     order = torch.argsort(values, dim=1, stable=True)
-    dtype = torch.int32 if n * (n + 1) < 2**31 else torch.int64
-    rank = torch.full((order.size(0), n + 1), n, dtype=dtype, device=x.device)
+    dtype = torch.int32 if n * n < 2**31 else torch.int64
+    rank = torch.empty(order.shape, dtype=dtype, device=x.device)
     rank.scatter_(1, order, torch.arange(n, dtype=dtype, device=x.device).expand_as(order))
-    member = adj.weight > 0
+    weight = adj.weight.detach().double()
+    row, col, weight = (part[weight > 0] for part in (adj.row, adj.col, weight))
+    first = torch.zeros(n + 1, dtype=torch.int64, device=x.device)
+    first[1:] = torch.bincount(row, minlength=n).cumsum(0)
     # gathering contiguous rows of all dimensions is many times faster than gathering columns
-    keys = rank.t().contiguous().index_select(0, torch.where(member, adj.col, n))
-    keys = keys.add_((adj.row * (n + 1)).to(dtype).unsqueeze(1)).t().contiguous()
-    # on a CPU numpy sorts integers several times faster than torch
-    ordered = keys.sort(dim=1).values if keys.is_cuda else torch.from_numpy(np.sort(keys.numpy(), axis=1))
-    middle = adj.crow[:-1] + (adj.row_sum(member.double()).long() - 1) // 2
-    node = order.gather(1, ordered.index_select(1, middle).long() % (n + 1))
+    keys = rank.t().contiguous().index_select(0, col)
+    keys = keys.add_((row * n).to(dtype).unsqueeze(1)).t().contiguous()
+    if weighted:
+        keys, at = keys.sort(dim=1)
+        total = torch.nn.functional.pad(weight[at].cumsum(1), (1, 0))
+        start, end = total.index_select(1, first[:-1]), total.index_select(1, first[1:])
+        # the first member at which half of the weight is reached; the tolerance is for the rounding of the sums
+        middle = torch.searchsorted(total[:, 1:].contiguous(), (start + end) / 2 - 1e-9)
+        node = order.gather(1, keys.gather(1, middle).long() % n)
+    else:
+        # on a CPU numpy sorts integers several times faster than torch
+        keys = keys.sort(dim=1).values if keys.is_cuda else torch.from_numpy(np.sort(keys.numpy(), axis=1))
+        middle = first[:-1] + (first.diff() - 1) // 2
+        node = order.gather(1, keys.index_select(1, middle).long() % n)
     return node.t().reshape(x.shape)
 
 
