@@ -7,7 +7,19 @@ from torch import Tensor
 
 from asgnn.attacks.problem import Problem
 from asgnn.attacks.rules import first_allowed
+from asgnn.errors import ConfigError
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
+from asgnn.settings import check_count
+
+
+def check_block(block_size: int, budget: int, problem: Problem) -> None:
+    """Raises unless the block is large enough for the budget."""
+    check_count("block_size", block_size)
+    # pairs are drawn with replacement, so a block of block_size = budget would have fewer distinct pairs
+    if block_size < min(2 * budget, problem.pairs):
+        raise ConfigError(
+            f"block_size must be at least twice the budget of {budget} flips, or all pairs; it is {block_size}."
+        )
 
 
 def draw_block(problem: Problem, size: int, rng: torch.Generator) -> Tensor:
