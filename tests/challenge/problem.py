@@ -9,17 +9,21 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
-from asgnn.attacks import dice, grbcd, metattack, prbcd, random_flips
+from asgnn.attacks import dice, evolve, grbcd, join_unlike, metattack, prbcd, random_flips, straight_through
 from asgnn.attacks.inner import InnerTraining
 from asgnn.challenge import Way
+from asgnn.challenge.controls import frozen_twin
 from asgnn.graphs import Gaussian, Split, planted_graph, random_split
 from asgnn.training import fit_many, recipe
 
-FEW = {"steps": 8, "fine_tune": 2, "samples": 4}
+FEW = {"steps": 8, "fine_tune": 2, "samples": 4, "repair": 1}
 WAYS = {
     "prbcd": Way(prbcd, "gradient", FEW, seeds=2),
     "grbcd": Way(grbcd, "gradient", {"steps": 4}),
-    "prbcd-twin": Way(prbcd, "twin", FEW),
+    "prbcd-relaxed": Way(prbcd, "relaxed", FEW, surrogate=straight_through),
+    "prbcd-twin": Way(prbcd, "twin", FEW, surrogate=frozen_twin),
+    "join-unlike": Way(join_unlike, "answers", {"steps": 6}),
+    "evolve": Way(evolve, "answers", {"steps": 2, "population": 6, "elite": 2}, continues=True),
     "metattack": Way(metattack, "nothing", {"inner": InnerTraining(steps=5)}, ordered=True),
     "dice": Way(dice, "nothing"),
     "random": Way(random_flips, "nothing"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from asgnn.attacks import meta_greedy
 from asgnn.challenge import (
     EVASION,
     POISONING,
@@ -15,6 +16,7 @@ from asgnn.challenge import (
     Challenge,
     Envelope,
     Ledger,
+    Way,
     challenge_evasion,
     challenge_poisoning,
     chosen,
@@ -31,16 +33,20 @@ from tests.challenge.problem import BUDGETS, WAYS, OwnModel, Rounded, WithoutWei
 MEMORISER = "asgnn.challenge.controls:Memoriser"
 
 
+FEW_WAYS = {name: WAYS[name] for name in ("prbcd", "metattack", "random")}
+
+
 def evasion(model: torch.nn.Module, name: str = "gcn", **options: object) -> Challenge:
     data, split = graph()
-    return challenge_evasion(model, data, split, BUDGETS, name=name, **{"ways": WAYS, **options})  # type: ignore[arg-type]
+    return challenge_evasion(model, data, split, BUDGETS, name=name, **{"ways": FEW_WAYS, **options})  # type: ignore[arg-type]
 
 
 def test_the_envelope_is_the_lowest_accuracy_over_all_attempts_within_the_budget() -> None:
     data, split = graph()
     ledger = Ledger()
-    found = evasion(trained(), ledger=ledger)
-    assert {one.attempt.attack for one in found.outcomes} == set(WAYS) - {"prbcd-twin"}
+    found = evasion(trained(), ledger=ledger, ways=WAYS)
+    # a GCN has neither a twin nor a clip to relax
+    assert {one.attempt.attack for one in found.outcomes} == set(WAYS) - {"prbcd-twin", "prbcd-relaxed"}
     for budget in BUDGETS:
         within = [one for one in found.outcomes if one.attempt.budget <= budget]
         assert found.envelope.accuracy(budget) == min(one.after for one in within)
@@ -75,8 +81,8 @@ def test_flips_of_an_ordered_attack_are_cut_from_one_run() -> None:
 @pytest.mark.parametrize("name", ["mlp", MEMORISER])
 def test_models_without_a_gradient_in_the_edges_stand_still(name: str) -> None:
     settings = {"hidden_channels": 16} if name == MEMORISER else {}
-    found = evasion(trained(name, **settings), name)
-    assert {one.attempt.attack for one in found.outcomes} == {"metattack", "dice", "random"}
+    found = evasion(trained(name, **settings), name, ways=WAYS)
+    assert {one.attempt.attack for one in found.outcomes} == {"join-unlike", "evolve", "metattack", "dice", "random"}
     assert {one.after for one in found.outcomes} == {found.clean}
     (sign,) = found.signs
     assert "no gradient" in sign
@@ -130,8 +136,9 @@ def test_a_resumed_challenge_ends_with_the_same_outcomes() -> None:
 def test_poisoning_retrains_on_each_flipped_graph() -> None:
     data, split = graph()
     ledger, of = Ledger(), recipe("sgc", epochs=30)
-    ways = {name: WAYS[name] for name in ("prbcd", "metattack", "random")}
+    ways = {**FEW_WAYS, "meta": Way(meta_greedy, "training", {"steps": 2, "block_size": 500}, ordered=True)}
     found = challenge_poisoning(of, data, split, [0.2], name="sgc", seeds=2, ways=ways, ledger=ledger)
+    assert {one.attempt.attack for one in found.outcomes} == set(ways)
     for one in found.outcomes:
         made = ledger.made(one.attempt)
         assert made is not None
@@ -152,8 +159,10 @@ def test_a_module_of_the_user() -> None:
     found = evasion(own, "own")
     assert found.envelope.worst[0.2].attempt.attack in ("prbcd", "grbcd")
     assert found.envelope.accuracy(0.2) < found.clean
-    blind = evasion(fit(WithoutWeights(8, 2), data, split=split).model, "blind")
-    assert {one.attempt.source for one in blind.outcomes} == {""}
+    ways = {name: WAYS[name] for name in ("prbcd", "join-unlike")}
+    blind = evasion(fit(WithoutWeights(8, 2), data, split=split).model, "blind", ways=ways)
+    assert {one.attempt.attack for one in blind.outcomes} == {"join-unlike"}
+    assert blind.envelope.accuracy(0.2) < blind.clean
 
 
 def test_the_frozen_twin_and_the_learned_graph() -> None:
@@ -164,14 +173,32 @@ def test_the_frozen_twin_and_the_learned_graph() -> None:
     assert frozen_twin(trained()) is None
     assert twin.asmp.scheme.structure == "frozen"
     assert model.asmp.scheme.structure == "adaptive"
-    found = evasion(model, "asgnn", ways={"prbcd-twin": WAYS["prbcd-twin"]})
-    assert {one.attempt.attack for one in found.outcomes} == {"prbcd-twin"}
+    ways = {name: WAYS[name] for name in ("prbcd-relaxed", "prbcd-twin")}
+    found = evasion(model, "asgnn", ways=ways)
+    assert {one.attempt.attack for one in found.outcomes} == set(ways)
     prognn = trained("prognn", epochs=10)
     seen = as_attacked(prognn, data)
     assert isinstance(seen, OnLearnedGraph)
     assert torch.allclose(seen(*prepare(data)), prognn(*prepare(data)), atol=1e-5)
     learned = evasion(prognn, "prognn", ways={"prbcd": WAYS["prbcd"]})
     assert learned.envelope.accuracy(0.2) < learned.clean
+
+
+def test_an_attack_that_continues_is_not_weaker_than_the_best_before_it() -> None:
+    ways = {name: WAYS[name] for name in ("prbcd", "evolve")}
+    found = evasion(trained(), ways=ways)
+    for budget in BUDGETS:
+        after = {one.attempt: one.after for one in found.outcomes if one.attempt.budget == budget}
+        *before, last = after.values()
+        assert last <= min(before)
+
+
+def test_the_training_of_a_model_with_a_witness_is_attacked() -> None:
+    data, split = graph()
+    of = recipe("sgc", epochs=10, witness_floor=0.2, witness_neighbors=3, witness_models=1)
+    ways = {"meta": Way(meta_greedy, "training", {"steps": 1, "block_size": 500}, ordered=True)}
+    found = challenge_poisoning(of, data, split, [0.05], seeds=1, ways=ways)
+    assert [one.attempt.attack for one in found.outcomes] == ["meta"]
 
 
 # --- signs -----------------------------------------------------------------------------------------------------------

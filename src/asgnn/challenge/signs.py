@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -11,7 +11,8 @@ from torch_geometric.data import Data
 
 from asgnn.attacks.blocks import block_gradient, draw_block
 from asgnn.attacks.problem import Problem, make_problem
-from asgnn.challenge.controls import frozen_twin
+from asgnn.attacks.smoothing import straight_through
+from asgnn.challenge.controls import OnLearnedGraph, frozen_twin
 from asgnn.challenge.values import AttemptOutcome
 from asgnn.graphs import Split, labels_of
 from asgnn.graphs.keys import contains, from_keys, to_keys
@@ -66,20 +67,26 @@ def probe(
         return Probe(WITHOUT_GRADIENT, None, guessing)
     known = (labels_of(data) >= 0).nonzero().view(-1)
     problem = make_problem(
-        data, 1, known, rng, nodes=split.test, surrogate=model, loss="tanh_margin", device=device, state=None
+        data, 1, known, rng, nodes=split.test, victim=model, loss="tanh_margin", device=device, state=None
     )
     keys = _pairs(problem, rng)
     s = torch.full((keys.numel(),), INSIDE, dtype=problem.inputs.dtype, device=keys.device)
-    gradient = block_gradient(problem, keys, s)
+    through, gradient = list(WITHOUT_GRADIENT), block_gradient(problem, keys, s)
+    # at 0, where attacks begin, and inside: clips and thresholds may act at either
+    for at in (torch.zeros_like(s), s):
+        relaxed = block_gradient(replace(problem, surrogate=straight_through(model)), keys, at)
+        if bool(relaxed.any()) and not torch.allclose(relaxed, block_gradient(problem, keys, at), atol=0):
+            through.append("relaxed")
+            break
     if not bool(gradient.any()):
-        return Probe(WITHOUT_GRADIENT, None, guessing)
+        return Probe(tuple(through), None, guessing)
+    through += ["gradient"] + ([] if isinstance(model, OnLearnedGraph) else ["training"])
+    through += [] if frozen_twin(model) is None else ["twin"]
     signs = torch.randint(2, (DIRECTIONS, keys.numel()), generator=rng).to(s) * 2 - 1
     expected = signs @ gradient
     measured = torch.stack([_difference(problem, keys, s, sign) for sign in signs])
     largest = torch.maximum(expected.norm(), measured.norm())
-    twin = () if frozen_twin(model) is None else ("twin",)
-    through = (*WITHOUT_GRADIENT, "gradient", *twin)
-    return Probe(through, round(float((expected - measured).norm() / largest), 4), guessing)
+    return Probe(tuple(through), round(float((expected - measured).norm() / largest), 4), guessing)
 
 
 def _pairs(problem: Problem, rng: torch.Generator) -> torch.Tensor:

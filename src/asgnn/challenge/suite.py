@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from asgnn.challenge.attempts import EVASION, POISONING, WAYS, Way, chosen, make_flips, planned
+from asgnn.challenge.attempts import EVASION, POISONING, WAYS, Target, Way, chosen, make_flips, planned
 from asgnn.challenge.controls import as_attacked
 from asgnn.challenge.ledger import Ledger
 from asgnn.challenge.signs import Probe, probe, signs_of_masking
 from asgnn.challenge.values import Attempt, AttemptOutcome, Envelope, Kind, Made, check_budgets
 from asgnn.errors import ConfigError
-from asgnn.graphs import Split, split_of
+from asgnn.graphs import Perturbation, Split, labels_of, split_of
+from asgnn.models import NodeClassifier
 from asgnn.progress import Progress
 from asgnn.settings import check_count
-from asgnn.training import Recipe, accuracy, fit_many
+from asgnn.training import Fit, Recipe, accuracy, fit_many
 
 SEEDS = 3  # trainings on each poisoned graph
 
@@ -98,7 +100,7 @@ def challenge_evasion(
         return 100 * accuracy(seen, made.flips.apply(data), split.test)
 
     scene = _Scene("evasion", name, data, split, budgets, ways, device)
-    return _run(scene, seen, clean, judge, pool, ledger or Ledger(), progress)
+    return _run(scene, Target(seen), seen, clean, judge, pool, ledger or Ledger(), progress)
 
 
 def challenge_poisoning(
@@ -117,7 +119,7 @@ def challenge_poisoning(
 ) -> Challenge:
     """Attack the training of a model: it is trained anew on each flipped graph, and its validation sees the flips.
 
-    Attacks that go through the model use it as it is after training on the clean graph.
+    Attacks through the training differentiate 50 steps of it; the others use the model trained on the clean graph.
 
     Args:
         recipe: the model with its training; see :func:`asgnn.training.recipe`.
@@ -131,18 +133,35 @@ def challenge_poisoning(
     ways, pool = _table(ways, POISONING, pool)
     check_count("seeds", seeds)
 
-    def trained(graph: Data) -> list[nn.Module]:
-        trials = [recipe.trial(graph, split, seed) for seed in range(seeds)]
-        return [one.model for one in fit_many(trials, graph, device=device)]
+    def train(graph: Data, count: int = seeds) -> list[Fit]:
+        trials = [recipe.trial(graph, split, seed) for seed in range(count)]
+        return fit_many(trials, graph, device=device)
 
     def judge(made: Made) -> float:
         flipped = made.flips.apply(data)
-        return fmean(100 * accuracy(one, flipped, split.test) for one in trained(flipped))
+        return fmean(_right(one, flipped) for one in train(flipped))
 
-    models = trained(data)
-    clean = fmean(100 * accuracy(one, data, split.test) for one in models)
+    def retrain(edge_index: Tensor) -> Tensor:
+        graph = copy.copy(data)
+        graph.edge_index = edge_index.to(data.edge_index.device)
+        with torch.enable_grad():  # attacks decide without gradients
+            return train(graph, 1)[0].logits[0].to(edge_index.device)
+
+    fits = train(data)
+    model = as_attacked(fits[0].model, data)
+    untrained = recipe.trial(data, split, 0).model
+    if isinstance(untrained, NodeClassifier):
+        untrained.testimony = getattr(model, "testimony", None)  # does not depend on the edges
+    target = Target(model, untrained, retrain)
     scene = _Scene("poisoning", name, data, split, budgets, ways, device)
-    return _run(scene, as_attacked(models[0], data), clean, judge, pool, ledger or Ledger(), progress)
+    clean = fmean(_right(one, data) for one in fits)
+    return _run(scene, target, model, clean, judge, pool, ledger or Ledger(), progress)
+
+
+def _right(fit: Fit, data: Data) -> float:
+    """Accuracy in percent on the test nodes of the graph that a model was trained on."""
+    y, test = labels_of(data).cpu(), fit.split.test.cpu()
+    return 100 * float((fit.logits[0].argmax(-1) == y)[test].float().mean())
 
 
 def _table(
@@ -170,6 +189,7 @@ class _Scene:
 
 def _run(
     scene: _Scene,
+    target: Target,
     model: nn.Module,
     clean: float,
     judge: Callable[[Made], float],
@@ -184,13 +204,13 @@ def _run(
         ledger.keep_probe(found)
     given = {made.attempt: made for made in pool}
     attempts = list(dict.fromkeys([*planned(scene.name, scene.budgets, scene.ways, found.through), *given]))
-    outcomes = []
+    outcomes: list[AttemptOutcome] = []
     for done, attempt in enumerate(attempts, 1):
         outcome = ledger.outcome(attempt)
         if outcome is None:
             made = given.get(attempt) or ledger.made(attempt)
             if made is None:
-                made = _make(attempt, scene, model, ledger)
+                made = _make(attempt, scene, target, _strongest(outcomes, attempt, ledger), ledger)
             outcome = AttemptOutcome(scene.kind, scene.name, attempt, clean, judge(made), len(made.flips), made.seconds)
             ledger.keep_outcome(outcome)
         outcomes.append(outcome)
@@ -199,10 +219,17 @@ def _run(
     return Challenge(scene.kind, scene.name, scene.budgets, clean, tuple(outcomes), found)
 
 
-def _make(attempt: Attempt, scene: _Scene, model: nn.Module, ledger: Ledger) -> Made:
+def _strongest(outcomes: Sequence[AttemptOutcome], attempt: Attempt, ledger: Ledger) -> Perturbation | None:
+    """The flips with the budget of an attempt after which the fewest test nodes were right."""
+    found = [one for one in outcomes if one.attempt.budget == attempt.budget and not one.transferred]
+    made = ledger.made(min(found, key=lambda one: one.after).attempt) if found else None
+    return None if made is None else made.flips
+
+
+def _make(attempt: Attempt, scene: _Scene, target: Target, best: Perturbation | None, ledger: Ledger) -> Made:
     """Make the flips of an attempt, and keep all that come with them."""
     way = scene.ways[attempt.attack]
-    found = make_flips(attempt, way, model, scene.data, scene.split, scene.budgets, scene.device)
+    found = make_flips(attempt, way, target, scene.data, scene.split, scene.budgets, best, scene.device)
     for made in found:
         ledger.keep_made(made)
     return next(made for made in found if made.attempt == attempt)

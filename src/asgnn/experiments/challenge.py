@@ -34,7 +34,7 @@ from asgnn.challenge import (
     load_unit_test,
     signs_of_masking,
 )
-from asgnn.challenge.attempts import WAYS, Effort, make_flips, planned
+from asgnn.challenge.attempts import WAYS, Effort, Target, make_flips, planned
 from asgnn.challenge.values import KINDS, Kind, check_budgets
 from asgnn.errors import ConfigError
 from asgnn.experiments.executors import MAX_WORKERS, begin_worker
@@ -245,7 +245,8 @@ def _make_shared(job: Job, ledger: Ledger, device: str, root: str | Path | None)
     (data, split), made = _graph(job.dataset, job.split, root), 0
     for attempt in planned("", job.budgets, job.ways, ("nothing",)):
         if ledger.made(attempt) is None:
-            for one in make_flips(attempt, job.ways[attempt.attack], None, data, split, job.budgets, device):
+            way = job.ways[attempt.attack]
+            for one in make_flips(attempt, way, Target(), data, split, job.budgets, device=device):
                 ledger.keep_made(one)
                 made += 1
     return made
