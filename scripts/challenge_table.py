@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--budgets", default="0.05,0.1,0.15")
     parser.add_argument("--kinds", default="evasion")
     parser.add_argument("--effort", default="quick", choices=["quick", "full"])
+    parser.add_argument("--local", action="store_true", help="single nodes; budgets are shares of the degree")
     parser.add_argument("--no-controls", action="store_true")
     parser.add_argument("--store", type=Path, default=Path("runs/challenge.sqlite"))
     parser.add_argument("--device", default="cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from asgnn.challenge import (
     Ledger,
     Way,
     challenge_evasion,
+    challenge_nodes,
     challenge_poisoning,
     chosen,
     probe,
@@ -26,8 +28,8 @@ from asgnn.challenge import (
 from asgnn.challenge.controls import OnLearnedGraph, as_attacked, frozen_twin
 from asgnn.challenge.values import flips_of
 from asgnn.errors import ConfigError
-from asgnn.graphs import prepare
-from asgnn.training import accuracy, fit, recipe
+from asgnn.graphs import Perturbation, prepare
+from asgnn.training import accuracy, fit, predict, recipe
 from tests.challenge.problem import BUDGETS, WAYS, OwnModel, Rounded, WithoutWeights, generator, graph, trained
 
 MEMORISER = "asgnn.challenge.controls:Memoriser"
@@ -263,3 +265,32 @@ def test_bad_input_is_a_sentence(options: dict[str, object], words: str) -> None
     data, split = graph()
     with pytest.raises(ConfigError, match=words):
         challenge_evasion(trained(), data, split, **{"budgets": [0.1], "ways": WAYS, **options})  # type: ignore[arg-type]
+
+
+# --- single nodes ----------------------------------------------------------------------------------------------------
+
+
+def test_single_nodes_fall_by_the_flips_that_are_kept() -> None:
+    data, split = graph()
+    model = trained()
+    found = challenge_nodes(model, data, split, [1.0, 0.5], name="gcn", targets=10, pgd_steps=2)
+    assert found.shares == (0.5, 1.0)
+    assert len(found.targets) == 10
+    assert found.accuracy(1.0) <= found.accuracy(0.5) <= found.clean_accuracy
+    assert found.accuracy(1.0) < found.clean_accuracy
+    degree = torch.bincount(data.edge_index[0], minlength=60)
+    for share, fell, flips in zip(found.shares, found.fell, found.flips, strict=True):
+        for target, clean, attack, pairs in zip(found.targets, found.clean, fell, flips, strict=True):
+            assert clean == bool(predict(model, data)[target] == data.y[target])
+            if attack:
+                assert len(pairs) <= math.ceil(share * int(degree[target]))
+                flipped = Perturbation(torch.tensor(pairs).t(), 60).apply(data)
+                assert predict(model, flipped)[target] != data.y[target]
+
+
+def test_single_nodes_of_a_model_without_edges_stand() -> None:
+    data, split = graph()
+    found = challenge_nodes(trained("mlp"), data, split, [2.0], targets=3)
+    assert found.accuracy(2.0) == found.clean_accuracy
+    with pytest.raises(ConfigError, match="At least one share"):
+        challenge_nodes(trained("mlp"), data, split, [])

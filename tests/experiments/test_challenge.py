@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch_geometric.data import Data
 from asgnn.__main__ import main
 from asgnn.attacks import metattack, prbcd, random_flips
 from asgnn.attacks.inner import InnerTraining
-from asgnn.challenge import Attempt, Way, challenge_evasion, load_unit_test
+from asgnn.challenge import Attempt, Way, challenge_evasion, challenge_nodes, load_unit_test
 from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, GraphError
 from asgnn.experiments import challenge
 from asgnn.experiments.challenge import CONTROLS, Job, StoreLedger, Subject, jobs_of, parse_splits, standing
@@ -152,6 +153,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         ("gcn", "--dataset", "small", "--budget", "much"): "--budget must be numbers",
         ("gcn", "--dataset", "small", "--split", "random"): "random:0 or random:0..4",
         ("gcn", "--dataset", "small", "--split", "random:3..1"): "Several splits are given as random:0..4",
+        ("gcn", "--dataset", "small", "--local", "--kind", "both"): "--local attacks single nodes",
         ("gcn+lam", "--dataset", "small"): "A setting is given as name=value",
         ("gcnn", "--dataset", "small"): "There is no model 'gcnn'",
         ("gcn", "--dataset", "small", "--effort", "huge"): "effort must be one of quick, full",
@@ -159,6 +161,22 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     }.items():
         assert call(*words) == 2
         assert message in capsys.readouterr().err
+
+
+def test_single_nodes_are_kept_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(challenge, "challenge_nodes", partial(challenge_nodes, targets=6, pgd_steps=0))
+    path = tmp_path / "n.sqlite"
+    jobs = jobs_of(["evasion"], "small", parse_splits("stratified:0..1"), [GCN], [0.5, 2.0], nodes=True)
+    challenge.run_challenge(jobs, path)
+    monkeypatch.setattr(challenge, "fit_many", None)  # what is kept is not made again
+    challenge._trained.cache_clear()
+    challenge.run_challenge(jobs, path)
+    with Store.open(path) as store:
+        (found,) = standing(store, jobs)
+    assert found.kind == "single nodes"
+    assert found.splits == ("stratified:0", "stratified:1")
+    assert found.envelope[2.0] <= found.envelope[0.5] <= found.clean
+    assert found.envelope[2.0] < found.clean
 
 
 def test_splits_are_parsed() -> None:

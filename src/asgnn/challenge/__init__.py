@@ -3,6 +3,7 @@
 from asgnn.challenge.attempts import EVASION, POISONING, WAYS, Way, chosen
 from asgnn.challenge.controls import Memoriser
 from asgnn.challenge.ledger import Ledger
+from asgnn.challenge.nodes import NodesChallenge, challenge_nodes
 from asgnn.challenge.signs import Probe, probe, signs_of_masking
 from asgnn.challenge.suite import Challenge, challenge_evasion, challenge_poisoning
 from asgnn.challenge.unit_test import UnitTest, load_unit_test
@@ -19,10 +20,12 @@ __all__ = [
     "Ledger",
     "Made",
     "Memoriser",
+    "NodesChallenge",
     "Probe",
     "UnitTest",
     "Way",
     "challenge_evasion",
+    "challenge_nodes",
     "challenge_poisoning",
     "chosen",
     "load_unit_test",

@@ -47,6 +47,10 @@ def challenge(
     kind: Annotated[str, typer.Option(help="evasion, poisoning or both.")] = "evasion",
     effort: Annotated[str, typer.Option(help=f"How many attacks: {' or '.join(EFFORTS)}.")] = "quick",
     settings: Sets = None,
+    local: Annotated[
+        bool,
+        typer.Option("--local", help="Attack single test nodes; --budget are shares of the degree, such as 0.2,1,2."),
+    ] = False,
     unit_test: Annotated[
         Path | None, typer.Option(help="The file unit_test.npz of Mujkanovic et al., whose flips are tried, too.")
     ] = None,
@@ -63,6 +67,8 @@ def challenge(
     except ValueError:
         raise ConfigError(f"--budget must be numbers separated by commas; it is {budget!r}.") from None
     subjects = [Subject.parse(name.strip(), settings or []) for name in models.split(",") if name.strip()]
+    if local and (kind != "evasion" or unit_test is not None):
+        raise ConfigError("--local attacks single nodes of a trained model; it goes with --kind evasion alone.")
     kinds = KINDS if kind == "both" else (kind,)
     asked = jobs_of(
         kinds,
@@ -71,6 +77,7 @@ def challenge(
         [*subjects, *CONTROLS.values()],
         shares,
         effort,  # type: ignore[arg-type]
+        nodes=local,
     )
     store_path.parent.mkdir(parents=True, exist_ok=True)
     if unit_test is not None:
@@ -87,7 +94,7 @@ def challenge(
     if as_json:
         return print_json([{**asdict(one), "subject": one.subject.name} for one in found])
     budgets = asked[0].budgets
-    for which in kinds:
+    for which in dict.fromkeys(one.kind for one in found):
         group = [one for one in found if one.kind == which]
         title = f"{asked[0].dataset}, {which}: test accuracy, %"
         count = max(len(one.splits) for one in group)

@@ -25,10 +25,12 @@ from asgnn.challenge import (
     Envelope,
     Ledger,
     Made,
+    NodesChallenge,
     Probe,
     UnitTest,
     Way,
     challenge_evasion,
+    challenge_nodes,
     challenge_poisoning,
     chosen,
     load_unit_test,
@@ -57,8 +59,9 @@ from asgnn.settings import check_choice, check_count
 from asgnn.training import fit_many, recipe
 from asgnn.version import __version__
 
-SERIES = "challenge"  # the kind of series in a store
-PHASES = {"shared": "sets of flips without a model", "own": "attempts", "transfer": "transfers"}
+SERIES, NODES = "challenge", "challenge-nodes"  # kinds of series in a store
+SINGLE = "single nodes"  # the kind of a standing of these
+PHASES = {"shared": "sets of flips without a model", "own": "attempts", "transfer": "transfers", "nodes": "targets"}
 ARGUMENT = "+"  # between a model and its settings, as in asgnn+lam=1
 
 
@@ -100,8 +103,9 @@ EDGE_FREE = (CONTROLS["MLP"], CONTROLS["without the given edges"])
 class Job:
     """One model on one split: what one process does at a time.
 
-    ``phase`` is "shared" (make the flips that need no model), "own" (attack the model) or "transfer" (try the flips in
-    the store that were made against other models, too).
+    ``phase`` is "shared" (make the flips that need no model), "own" (attack the model), "transfer" (try the flips in
+    the store that were made against other models, too) or "nodes" (attack single nodes; budgets are shares of the
+    degree).
     """
 
     kind: Kind
@@ -122,7 +126,7 @@ class Job:
     def key(self) -> str:
         """Of the series with the outcomes; other budgets and another effort add to the same series."""
         asked = {"dataset": self.dataset, "split": str(self.split), "kind": self.kind, "victim": self.subject.name}
-        return key_of({SERIES: asked})
+        return key_of({SERIES: asked} | ({"shares": self.budgets} if self.phase == "nodes" else {}))
 
     def __str__(self) -> str:
         return f"{self.subject.name}, {self.dataset}, {self.split}, {self.kind}"
@@ -191,14 +195,16 @@ def jobs_of(
     subjects: Sequence[Subject],
     budgets: Sequence[float],
     effort: Effort = "quick",
+    *,
+    nodes: bool = False,
 ) -> list[Job]:
-    """One job for each kind, split and model."""
+    """One job for each kind, split and model; with ``nodes`` one that attacks single nodes, with shares of degrees."""
     for kind in kinds:
         check_choice("kind", kind, KINDS)
     shares, name = check_budgets(budgets), parse_case(dataset, split=str(splits[0])).dataset
     chosen({}, effort)
     return [
-        Job(kind, name, split, subject, shares, effort)  # type: ignore[arg-type]
+        Job(kind, name, split, subject, shares, effort, "nodes" if nodes else "own")  # type: ignore[arg-type]
         for split in splits
         for kind in kinds
         for subject in dict.fromkeys(subjects)
@@ -220,6 +226,8 @@ def _trained(subject: Subject, dataset: str, split: SplitName, device: str, root
 
 def run_job(job: Job, store: Store, *, device: str = "cpu", root: str | Path | None = None) -> int:
     """Make and judge what the store lacks; returns the number of new outcomes."""
+    if job.phase == "nodes":
+        return _challenge_nodes(job, store, device, root)
     ledger, ways = StoreLedger(store, job, device), job.ways
     if job.phase == "shared":
         return _make_shared(job, ledger, device, root)
@@ -250,6 +258,19 @@ def _make_shared(job: Job, ledger: Ledger, device: str, root: str | Path | None)
                 ledger.keep_made(one)
                 made += 1
     return made
+
+
+def _challenge_nodes(job: Job, store: Store, device: str, root: str | Path | None) -> int:
+    """Attack single nodes and keep what became of them, with the flips; returns the number of targets."""
+    if store.series_of(job.key, NODES):
+        return 0
+    data, split = _graph(job.dataset, job.split, root)
+    model = _trained(job.subject, job.dataset, job.split, device, root)
+    began = time.monotonic()
+    found = challenge_nodes(model, data, split, job.budgets, name=job.subject.name, device=device)
+    content = {**asdict(found), "seconds": round(time.monotonic() - began, 2), "machine": machine(device)}
+    store.add_series([Series(job.key, NODES, {**content, "version": __version__})])
+    return len(found.targets)
 
 
 def _transfers(job: Job, attempt: Attempt) -> bool:
@@ -314,8 +335,10 @@ def run_challenge(
     check_count("workers", workers, 1, MAX_WORKERS)
     Store.open(path).close()
     with _runner(workers) as run:
+        nodes = [job for job in jobs if job.phase == "nodes"]
+        others = [job for job in jobs if job.phase != "nodes"]
         for phase, what in PHASES.items():
-            wave = [replace(job, phase=phase) for job in jobs]
+            wave = nodes if phase == "nodes" else [replace(job, phase=phase) for job in others]
             if phase == "shared":  # of one model for each graph and split
                 wave = list({(job.kind, job.dataset, job.split): job for job in reversed(wave)}.values())
             began = time.monotonic()
@@ -376,6 +399,7 @@ class Standing:
     """A model under one kind of attack, over the splits of a dataset.
 
     Attributes:
+        kind: "evasion", "poisoning" or "single nodes".
         clean: mean test accuracy in percent on the clean graph.
         envelope: budget → mean over the splits of the accuracy after the worst attempt.
         worst: budget → the attempts that were the worst, one for each split, in words.
@@ -383,7 +407,7 @@ class Standing:
         signs: signs of a masked gradient, each with the splits that show it.
     """
 
-    kind: Kind
+    kind: str
     dataset: str
     subject: Subject
     splits: tuple[str, ...]
@@ -397,10 +421,43 @@ class Standing:
 
 def standing(store: Store, jobs: Sequence[Job]) -> list[Standing]:
     """What the store says about the models of the jobs, in their order; models without results are left out."""
-    groups: dict[tuple[Kind, str, Subject], list[Job]] = {}
+    groups: dict[tuple[str, str, Subject], list[Job]] = {}
     for job in jobs:
-        groups.setdefault((job.kind, job.dataset, job.subject), []).append(job)
-    return [found for group in groups.values() if (found := _standing(store, group)) is not None]
+        kind = SINGLE if job.phase == "nodes" else job.kind
+        groups.setdefault((kind, job.dataset, job.subject), []).append(job)
+    found = [(_of_nodes if kind == SINGLE else _standing)(store, group) for (kind, *_), group in groups.items()]
+    return [one for one in found if one is not None]
+
+
+def _of_nodes(store: Store, jobs: Sequence[Job]) -> Standing | None:
+    found = {str(job.split): series.content for job in jobs for series in store.series_of(job.key, NODES)}
+    if not found:
+        return None
+    first = jobs[0]
+    of_split = [
+        NodesChallenge(*(_tuples(one[name]) for name in ("victim", "shares", "targets", "clean", "fell", "flips")))
+        for one in found.values()
+    ]
+    attacks = {
+        share: [attack for one in of_split for attack in one.fell[one.shares.index(share)] if attack]
+        for share in first.budgets
+    }
+    return Standing(
+        SINGLE,
+        first.dataset,
+        first.subject,
+        tuple(found),
+        fmean(one.clean_accuracy for one in of_split),
+        {share: fmean(one.accuracy(share) for one in of_split) for share in first.budgets},
+        {share: tuple(each) for share, each in attacks.items()},
+        {},
+        (),
+        sum(one["seconds"] for one in found.values()),
+    )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
 
 
 def _standing(store: Store, jobs: Sequence[Job]) -> Standing | None:
@@ -436,6 +493,7 @@ def _standing(store: Store, jobs: Sequence[Job]) -> Standing | None:
 
 
 def headings(budgets: Sequence[float]) -> list[str]:
+    """Of a table: budgets in percent of the edges or, for single nodes, of the degree."""
     return ["model", "clean", f"random, {budgets[-1]:.0%}", *(f"{budget:.0%}" for budget in budgets), "worst attack"]
 
 
