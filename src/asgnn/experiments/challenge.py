@@ -492,6 +492,22 @@ def _standing(store: Store, jobs: Sequence[Job]) -> Standing | None:
     )
 
 
+def record_rows(found: Sequence[Standing]) -> list[dict[str, Any]]:
+    """The rows of the record "challenge" for the report: each model at each budget, and on the clean graph."""
+    names = {subject: name for name, subject in CONTROLS.items()}
+    rows = []
+    for one in found:
+        about = {"graph": one.dataset, "kind": one.kind, "model": names.get(one.subject, one.subject.name)}
+        about |= {"control": one.subject in names, "splits": len(one.splits), "seconds": round(one.seconds, 1)}
+        for budget, accuracy in {0.0: one.clean, **one.envelope}.items():
+            worst = _commonest(one.worst.get(budget, ()))
+            rows.append({**about, "budget": budget, "accuracy": round(accuracy, 2), "worst": worst})
+        if one.random:
+            rows[-1] |= {"random": round(one.random[max(one.random)], 2)}
+        rows[-1] |= {"signs": list(one.signs)}
+    return rows
+
+
 def headings(budgets: Sequence[float]) -> list[str]:
     """Of a table: budgets in percent of the edges or, for single nodes, of the degree."""
     return ["model", "clean", f"random, {budgets[-1]:.0%}", *(f"{budget:.0%}" for budget in budgets), "worst attack"]
