@@ -61,9 +61,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     ),
 }
 TRAININGS = {
-    "sgd": UnrolledTraining(steps=4, lr=0.3),
-    "adam": UnrolledTraining(steps=4, optimizer="adam", lr=0.05),
-    "no dropout": UnrolledTraining(steps=4, dropout=False),
+    "sgd": UnrolledTraining(steps=4, lr=0.3, redraw=False),
+    "adam": UnrolledTraining(steps=4, optimizer="adam", lr=0.05, redraw=False),
+    "no dropout": UnrolledTraining(steps=4, dropout=False, redraw=False),
 }
 
 
@@ -105,7 +105,7 @@ def test_meta_gradient_equals_finite_differences(name: str, training: str) -> No
 
 def test_reverse_pass_equals_autograd_through_all_steps() -> None:
     data, train = tiny()
-    model, training = fresh(MODELS["asgnn"]).eval(), UnrolledTraining(steps=6, lr=0.2, dropout=False)
+    model, training = fresh(MODELS["asgnn"]).eval(), UnrolledTraining(steps=6, lr=0.2, dropout=False, redraw=False)
     victim = Unrolled(model, train, data.y, training)
     weight = relaxed(data).requires_grad_()
     start = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
@@ -145,7 +145,7 @@ def test_equals_metattack_for_its_linear_surrogate() -> None:
     theirs = MetaGradient(data, train, data.y, 0.0, inner, dtype=torch.float64)
     w1, w2 = theirs.start(generator())
     truth = theirs.gradient(w1, w2)
-    training = UnrolledTraining(steps=7, lr=0.2, weight_decay=0.0)
+    training = UnrolledTraining(steps=7, lr=0.2, weight_decay=0.0, redraw=False)
     victim = Unrolled(Linear(w1[0].clone(), w2[0].clone()), train, data.y, training)
     n = data.num_nodes
     pairs = torch.triu_indices(n, n, 1)
@@ -202,7 +202,7 @@ def test_a_model_without_second_derivatives() -> None:
 @pytest.mark.parametrize("name", ["gcn", "sgc", "asgnn"])
 def test_single_flip_is_the_best_of_all(name: str) -> None:
     data, train = tiny(8)
-    model, training = fresh(MODELS[name], 1), UnrolledTraining(steps=5, lr=0.5)
+    model, training = fresh(MODELS[name], 1), UnrolledTraining(steps=5, lr=0.5, redraw=False)
     victim = Unrolled(model, train, data.y, training)
     attacked, y = torch.arange(4, 8), data.y[4:]
     present = torch.zeros(8, 8)
@@ -239,11 +239,29 @@ def test_retrain_decides() -> None:
         return pair in edge_index.t().tolist()
 
     def retrain(edge_index: Tensor) -> Tensor:
+        assert torch.is_grad_enabled()
         fooled = holds(edge_index) == holds(data.edge_index)
-        return F.one_hot((data.y + fooled) % CLASSES, CLASSES).float()
+        return F.one_hot((data.y + fooled) % CLASSES, CLASSES).expand(2, -1, -1)  # as of two victims
 
     found = meta_prbcd(data, 8, train, generator(), known=torch.arange(12), retrain=retrain, **options)
     assert pair not in found.flips.t().tolist()
+
+
+@pytest.mark.parametrize("name", ["gcn", "gcn, stack of 2", "gcn of PyG", "asgnn"])
+def test_redrawn_weights_depend_on_the_edges_alone(name: str) -> None:
+    data, train = tiny()
+    victim = Unrolled(fresh(MODELS[name]), train, data.y, UnrolledTraining(steps=3))
+    fixed = Unrolled(fresh(MODELS[name]), train, data.y, UnrolledTraining(steps=3, redraw=False))
+    first, second = (0.2 + 0.6 * symmetric(data, seed) for seed in (1, 2))
+    before = torch.get_rng_state()
+    once, _, again = (meta_gradient(victim, data, weight) for weight in (first, second, first))
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(once, again)
+    assert not torch.allclose(once, meta_gradient(fixed, data, first))
+    runs = [victim._drawn(data.edge_index, weight) for weight in (first, second)]
+    assert any(not torch.equal(a, b) for a, b in zip(*(run.start for run in runs), strict=True))
+    with torch.no_grad():  # without gradient, the initial weights are those of the model
+        assert torch.equal(*(one(data.x, data.edge_index, first) for one in (victim, fixed)))
 
 
 def test_meta_data_and_model_are_kept() -> None:
@@ -268,6 +286,8 @@ def test_bad_settings() -> None:
     ):
         with pytest.raises(ConfigError, match=sentence):
             UnrolledTraining(**options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Linear has no method reset_parameters"):
+        meta_prbcd(data, 1, train, generator(), model=Linear(torch.ones(4, 2), torch.ones(2, 3)))
     with pytest.raises(ConfigError, match="no trainable parameters"):
         meta_prbcd(data, 1, train, generator(), model=nn.Identity())
     with pytest.raises(ConfigError, match=r"must be an untrained torch\.nn\.Module; it is a function"):

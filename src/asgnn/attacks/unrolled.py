@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -36,7 +38,7 @@ from asgnn.settings import check_choice, check_count, check_number
 Optimizer = Literal["sgd", "adam"]
 Derivative = Literal["exact", "difference"]
 Retrain = Callable[[Tensor], Tensor]
-"""edge_index (2, E), both directions → the logits (N, C) of a victim that was trained on these edges."""
+"""edge_index (2, E), both directions → the logits (N, C), or (T, N, C), of victims trained on these edges."""
 
 _Logits = Callable[[list[Tensor], Tensor], Tensor]
 """(weights, edge weights) → logits, or a loss"""
@@ -58,6 +60,9 @@ class UnrolledTraining:
         weight_decay: L2 penalty on the weights; learned scalars have none.
         scalar_lr: learning rate of the learned scalars, ``model.scalars()``, if the model has any.
         dropout: whether to train with dropout. The masks of a step are the same in every training.
+        redraw: whether gradients are taken from other initial weights and dropout masks for each graph, drawn by
+            ``model.reset_parameters()`` from a seed that depends on the edges. So the attack does not fit one
+            initialisation. Values without gradient always use the weights of ``model``.
         derivative: "exact" differentiates the gradient of each step a second time; "difference" takes the central
             difference of two gradients instead, for models that can be differentiated only once.
     """
@@ -70,6 +75,7 @@ class UnrolledTraining:
     weight_decay: float = 5e-4
     scalar_lr: float = 0.01
     dropout: bool = True
+    redraw: bool = True
     derivative: Derivative = "exact"
 
     def __post_init__(self) -> None:
@@ -85,10 +91,11 @@ class UnrolledTraining:
 class Unrolled:
     """A victim that is trained on the edges it is called with; differentiable in their weights through the training.
 
-    Every call trains from the same initial weights, those of ``model``, with the same dropout masks. Apart from its
-    dropout layers, the model is in evaluation mode, where RUNG and GNNGuard differentiate fully. What a model learned
-    before the training, such as a witness, is fixed. The reverse pass recomputes one step at a time, so memory is
-    O(steps · weights) and the activations of one step.
+    The result depends on the edges alone: a call trains from the initial weights of ``model`` with the same dropout
+    masks, or from those that belong to these edges (``UnrolledTraining.redraw``). Apart from its dropout layers, the
+    model is in evaluation mode, where RUNG and GNNGuard differentiate fully. What a model learned before the training,
+    such as a witness, is fixed. The reverse pass recomputes one step at a time, so memory is O(steps · weights) and the
+    activations of one step.
 
     Args:
         model: the untrained model, of this library or any module that maps ``(x, edge_index, edge_weight)`` to (N, C).
@@ -114,9 +121,14 @@ class Unrolled:
         self.model = copy.deepcopy(model).to(train.device).eval()
         self.train, self.y = train, labels[train].to(train.device)
         self.last_class = int(self.y.max())
-        self.start = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        self.start = {name: p.detach().clone() for name, p in self.model.named_parameters() if p.requires_grad}
         if not self.start:
             raise ConfigError(f"{type(model).__name__} has no trainable parameters.")
+        if self.training.redraw and not callable(getattr(model, "reset_parameters", None)):
+            raise ConfigError(
+                f"{type(model).__name__} has no method reset_parameters, so no initial weights can be drawn; "
+                "use UnrolledTraining(redraw=False)."
+            )
         scalars: Iterable[Tensor] = getattr(self.model, "scalars", tuple)()
         ids = {id(scalar) for scalar in scalars}
         is_scalar = [id(p) in ids for p in self.model.parameters() if p.requires_grad]
@@ -129,6 +141,9 @@ class Unrolled:
 
     def __call__(self, x: Tensor | Features, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         """Return the logits (N, C) after training on the graph."""
+        run = _Run(self, list(self.start.values()), 0)
+        if self.training.redraw and edge_weight.requires_grad:
+            run = self._drawn(edge_index, edge_weight.detach())
         if self.prepares:
             features = Features.of(x)
             adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
@@ -148,17 +163,25 @@ class Unrolled:
             )
             return found
 
-        return _mean(logits(list(_Train.apply(weight, self, logits)), weight))
+        return _mean(logits(list(_Train.apply(weight, run, logits)), weight))
 
-    def losses(self, logits: _Logits, step: int) -> _Logits:
-        """Return (weights, edge weights) → training loss at ``step``, with the dropout masks of this step."""
+    def _drawn(self, edge_index: Tensor, edge_weight: Tensor) -> _Run:
+        """Return a training from other initial weights, which depend on the edges alone."""
+        n = int(edge_index.max()) + 1
+        number = float(edge_weight.double() @ (edge_index[0] * n + edge_index[1]).double())
+        (seed,) = struct.unpack("q", struct.pack("d", number))
+        with _seeded(seed, edge_weight.device):
+            self.model.reset_parameters()  # type: ignore[operator]
+        start = [p.detach().clone() for p in self.model.parameters() if p.requires_grad]
+        return _Run(self, start, seed)
+
+    def losses(self, logits: _Logits, seed: int) -> _Logits:
+        """Return (weights, edge weights) → training loss, with the dropout masks that belong to ``seed``."""
 
         def loss(values: list[Tensor], weight: Tensor) -> Tensor:
             if not (self.training.dropout and self.dropouts):
                 return self.loss(logits(values, weight))
-            # dropout layers draw from torch's global generator
-            with torch.random.fork_rng(devices=[weight.device] if weight.is_cuda else []):
-                torch.manual_seed(step)
+            with _seeded(seed, weight.device):
                 for module in self.dropouts:
                     module.train()
                 try:
@@ -201,31 +224,52 @@ class Unrolled:
         return 1 if self.training.optimizer == "sgd" else 2
 
 
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generator, from which models draw; restore it afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A training: the initial weights, and the seed of the dropout masks."""
+
+    victim: Unrolled
+    start: list[Tensor]
+    seed: int
+
+    def losses(self, logits: _Logits, step: int) -> _Logits:
+        return self.victim.losses(logits, (self.seed + step) % 2**62)
+
+
 class _Train(torch.autograd.Function):
-    """(edge weights, victim, logits) → the weights after training, differentiable once in the edge weights."""
+    """(edge weights, training, logits) → the weights after training, differentiable once in the edge weights."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, victim: Unrolled, logits: _Logits) -> tuple[Tensor, ...]:
-        size, keep = len(victim.start), ctx.needs_input_grad[0]
-        state = list(victim.start.values())
-        state += [torch.zeros_like(value) for _ in range(victim.moments) for value in state]
+    def forward(ctx: Any, weight: Tensor, run: _Run, logits: _Logits) -> tuple[Tensor, ...]:
+        victim, size, keep = run.victim, len(run.start), ctx.needs_input_grad[0]
+        state = list(run.start)
+        state += [torch.zeros_like(value) for _ in range(victim.moments) for value in run.start]
         states, gradients = [], []
         for step in range(1, victim.training.steps + 1):
-            gradient = _gradient(victim.losses(logits, step), state[:size], weight)
+            gradient = _gradient(run.losses(logits, step), state[:size], weight)
             if keep:
                 states.append(state)
                 gradients.append(gradient)
             with torch.no_grad():
                 state = victim.updated(state, gradient, step)
-        ctx.victim, ctx.logits, ctx.states, ctx.gradients = victim, logits, states, gradients
+        ctx.run, ctx.logits, ctx.states, ctx.gradients = run, logits, states, gradients
         ctx.save_for_backward(weight)
         return tuple(value.clone() for value in state[:size])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *adjoint: Tensor) -> tuple[Tensor, None, None]:
-        victim, (weight,) = ctx.victim, ctx.saved_tensors
-        size, total = len(victim.start), torch.zeros_like(weight)
+        run, (weight,) = ctx.run, ctx.saved_tensors
+        victim = run.victim
+        size, total = len(run.start), torch.zeros_like(weight)
         bar = list(adjoint) + [torch.zeros_like(value) for _ in range(victim.moments) for value in adjoint]
         for step in range(len(ctx.states), 0, -1):
             state, gradient = ctx.states[step - 1], ctx.gradients[step - 1]
@@ -234,7 +278,7 @@ class _Train(torch.autograd.Function):
                 new = victim.updated(inputs[: len(state)], inputs[len(state) :], step)
             found = torch.autograd.grad(new, inputs, bar)
             bar, of_gradient = list(found[: len(state)]), found[len(state) :]
-            inner = victim.losses(ctx.logits, step), state[:size], weight, of_gradient
+            inner = run.losses(ctx.logits, step), state[:size], weight, of_gradient
             if victim.training.derivative == "difference":
                 of_weights, of_weight = _difference(*inner)
             else:
@@ -439,8 +483,8 @@ def meta_greedy(
         rng.set_state(state["rng"])
     for step in range(start, total):
         edges = problem.flipped(made)
-        drawn = draw_block(problem, block_size - kept.numel(), rng)
-        keys = unique_keys(torch.cat([kept, drawn]))
+        fresh = block_size if block_size >= problem.pairs else block_size - kept.numel()
+        keys = unique_keys(torch.cat([kept, draw_block(problem, fresh, rng)]))
         keys = keys[~contains(to_keys(made, n).to(keys.device), keys)]
         gradient = block_gradient(problem, keys, torch.zeros(keys.numel(), device=keys.device), edges)
         if step == start:
@@ -485,9 +529,16 @@ def _unrolled(
 
 
 def _victim(retrain: Retrain | None) -> Victim | None:
+    """Return the victim that decides: one that is retrained, or ``None`` for the unrolled training itself."""
     if retrain is None:
         return None
-    return lambda x, edge_index, edge_weight: _mean(retrain(edge_index))
+
+    def call(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        with torch.enable_grad():  # decisions need no gradient, but training does
+            logits = retrain(edge_index)
+        return _mean(logits.detach().to(edge_weight))
+
+    return call
 
 
 def _named(found: Perturbation, attack: str, unrolled: Unrolled, retrain: Retrain | None) -> Perturbation:
