@@ -5,7 +5,8 @@
     python scripts/challenge_table.py table --store challenge.sqlite --models gcn,asgnn     # prints what the store has
     python scripts/challenge_table.py record --store challenge.sqlite --models gcn,asgnn    # adds to the record
 
-The record is docs/records/challenge.json, which the report shows. The script needs no package of the command line; `asgnn challenge` does the same with one.
+The record is docs/records/challenge.json, which the report shows. The script needs no package of the command line;
+`asgnn challenge` does the same with one.
 """
 
 from __future__ import annotations

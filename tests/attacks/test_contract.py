@@ -52,28 +52,25 @@ GRADIENT: dict[str, Attack] = {
     "pgd": lambda *args, **options: pgd(*args, steps=6, samples=4, **options),
     "minmax": lambda *args, **options: minmax(*args, steps=6, samples=4, **options),
     "prbcd": lambda *args, **options: prbcd(*args, steps=6, fine_tune=2, samples=4, **options),
-    # a block smaller than the 528 pairs of 33 nodes
+    # a block smaller than the 528 pairs of 33 nodes, and two restarts
     "prbcd, small block": lambda *args, **options: prbcd(
-        *args, steps=6, fine_tune=2, samples=4, block_size=200, **options
+        *args, steps=3, fine_tune=1, samples=4, block_size=200, start="random", restarts=2, **options
     ),
     "grbcd": lambda *args, **options: grbcd(*args, steps=6, **options),
-    "grbcd, small block": lambda *args, **options: grbcd(*args, steps=6, block_size=200, **options),
+    "grbcd, small block": lambda *args, **options: grbcd(
+        *args, steps=3, block_size=200, repair=3, restarts=2, **options
+    ),
     "meta_prbcd": lambda *args, **options: meta_prbcd(
         *args, model=untrained(), training=SHORT, steps=6, fine_tune=2, samples=2, repair=2, block_size=200, **options
     ),
     "meta_greedy": lambda *args, **options: meta_greedy(
         *args, model=untrained(), training=SHORT, steps=6, block_size=200, **options
     ),
-    "prbcd, restarts": lambda *args, **options: prbcd(
-        *args, steps=3, fine_tune=1, samples=4, start="random", restarts=2, **options
-    ),
-    "grbcd, restarts": lambda *args, **options: grbcd(*args, steps=3, repair=3, restarts=2, **options),
     "pgd, restarts": lambda *args, **options: pgd(
         *args, steps=3, samples=4, start="uniform", repair=3, restarts=2, **options
     ),
     # these take no gradient, but have the same arguments
-    "evolve": lambda *args, **options: evolve(*args, steps=6, population=6, elite=2, **options),
-    "evolve, batch": lambda *args, **options: evolve(
+    "evolve": lambda *args, **options: evolve(
         *args, steps=6, population=6, elite=2, partners="alike", batch=4, **options
     ),
     "join_unlike": lambda *args, **options: join_unlike(*args, steps=6, **options),

@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.model_selection import train_test_split
 from torch_geometric.data import Data
 
 from asgnn.__main__ import main
 from asgnn.attacks import metattack, prbcd, random_flips
 from asgnn.attacks.inner import InnerTraining
 from asgnn.challenge import Attempt, Way, challenge_evasion, challenge_nodes, load_unit_test
-from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, GraphError
+from asgnn.errors import AsgnnError, ConfigError, DataCorrupt
 from asgnn.experiments import challenge
 from asgnn.experiments.challenge import CONTROLS, Job, StoreLedger, Subject, jobs_of, parse_splits, standing
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import SplitName
-from asgnn.graphs import DATASETS, STRATIFIED_SEEDS, Dataset, Gaussian, load_dataset, planted_graph, stratified_split
+from asgnn.graphs import DATASETS, Dataset, Gaussian, load_dataset, planted_graph, stratified_split
 from asgnn.training import fit_many, recipe
 from tests.challenge.problem import FEW
 
@@ -185,23 +184,6 @@ def test_splits_are_parsed() -> None:
         "random:7",
         "published",
     ]
-
-
-def test_stratified_splits_are_those_of_scikit_learn() -> None:
-    data = load_dataset("cora")
-    y = data.y.numpy()
-    for number, seed in enumerate(STRATIFIED_SEEDS):
-        known, test = train_test_split(np.arange(len(y)), train_size=0.2, random_state=seed, stratify=y)
-        train, val = train_test_split(known, train_size=0.5, random_state=seed, stratify=y[known])
-        found = stratified_split(data, number)
-        for mine, theirs in ((found.train, train), (found.val, val), (found.test, test)):
-            assert mine.tolist() == sorted(theirs.tolist())
-    few = planted_graph(8, classes=4, degree=1, features=Gaussian(3))
-    with pytest.raises(GraphError, match="at least two labelled nodes of each class"):
-        stratified_split(few, 0)
-    with pytest.raises(ConfigError, match="from 0 to 4"):
-        stratified_split(data, 5)
-    assert str(SplitName("stratified").of_trial("cora", 7)) == "stratified:2"
 
 
 # --- the unit test ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from asgnn.graphs import load_dataset, published_split, random_split
 needs_mirror = pytest.mark.skipif("ASGNN_MIRROR" not in os.environ, reason="needs ASGNN_MIRROR")
 
 
-@pytest.mark.parametrize("text", ["published", "published:0", "published:9", "random", "random:0", "random:12"])
+@pytest.mark.parametrize(
+    "text", ["published", "published:0", "published:9", "random", "random:0", "random:12", "stratified:4"]
+)
 def test_names_are_read_and_written(text: str) -> None:
     name = SplitName.parse(text)
     assert str(name) == text
@@ -24,7 +26,7 @@ def test_names_are_read_and_written(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "given", "published:", "published:-1", "random:x", "random:1.5", "random:٣"])
 def test_bad_names(text: str) -> None:
-    with pytest.raises(ConfigError, match="split must be published, published:I, random, random:I, stratified or"):
+    with pytest.raises(ConfigError, match="split must be published, random or stratified, or published:I"):
         SplitName.parse(text)
 
 
@@ -34,6 +36,7 @@ TRIALS = {
     ("cora", "random"): ["random:0", "random:1", "random:12"],
     ("acm", None): ["random:0", "random:1", "random:12"],
     ("acm", "random:3"): ["random:3"] * 3,
+    ("cora", "stratified"): ["stratified:0", "stratified:1", "stratified:2"],
     ("texas", None): ["published:0", "published:1", "published:2"],
     ("texas", "published"): ["published:0", "published:1", "published:2"],
     ("chameleon_filtered", "published:7"): ["published:7"] * 3,
@@ -56,6 +59,7 @@ def test_splits_of_trials(asked: tuple[str, str | None], wanted: list[str]) -> N
         ("acm", "published:0", "No split of acm is published"),
         ("cora", "published:0", "cora has one published split"),
         ("texas", "published:10", "from 0 to 9; it is 10"),
+        ("cora", "stratified:5", "from 0 to 4; it is 5"),
     ],
 )
 def test_splits_that_do_not_exist(dataset: str, split: str, words: str) -> None:

@@ -3,12 +3,14 @@ from dataclasses import asdict, fields
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import train_test_split
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import (
     DATASETS,
     PUBLISHED_SPLITS,
+    STRATIFIED_SEEDS,
     Split,
     SplitRule,
     apply_split,
@@ -18,6 +20,7 @@ from asgnn.graphs import (
     published_split,
     random_split,
     split_of,
+    stratified_split,
 )
 
 SIZES = {"cora": (247, 249, 1988), "citeseer": (210, 211, 1688), "cora_ml": (280, 282, 2248)}
@@ -237,3 +240,38 @@ def test_apply_split_replaces_masks_on_a_copy():
         assert torch.equal(result[f"{part}_mask"].nonzero().flatten(), getattr(split, part))
     with pytest.raises(GraphError, match="contains node"):
         apply_split(graph(5), split)
+
+
+@pytest.mark.parametrize("trial", [0, 4])
+def test_stratified_split(trial: int) -> None:
+    """10/10/80 of the labelled nodes, in which every class has its share up to one node."""
+    data = load_dataset("cora")
+    data.y = torch.where(torch.arange(data.num_nodes) % 10 == 0, -1, data.y)
+    split = stratified_split(data, trial)
+    whole = torch.cat([split.train, split.val, split.test]).sort().values
+    assert torch.equal(whole, (data.y >= 0).nonzero().view(-1))
+    for part, share in ((split.train, 0.1), (split.val, 0.1), (split.test, 0.8)):
+        assert torch.equal(part, part.sort().values)
+        counts, wanted = (torch.bincount(data.y[nodes], minlength=7) for nodes in (part, whole))
+        assert float((counts - share * wanted).abs().max()) < 2
+    assert not torch.equal(split.train, stratified_split(data, 2).train)
+
+
+def test_stratified_split_needs_two_nodes_of_each_class() -> None:
+    data = load_dataset("cora")
+    data.y[0] = 9
+    with pytest.raises(GraphError, match="This graph has no stratified split: "):
+        stratified_split(data, 0)
+    with pytest.raises(ConfigError, match="trial must be a whole number from 0 to 4; it is 5"):
+        stratified_split(data, 5)
+
+
+def test_stratified_splits_are_those_of_scikit_learn() -> None:
+    data = load_dataset("cora")
+    y = data.y.numpy()
+    for trial, seed in enumerate(STRATIFIED_SEEDS):
+        known, test = train_test_split(np.arange(len(y)), train_size=0.2, random_state=seed, stratify=y)
+        train, val = train_test_split(known, train_size=0.5, random_state=seed, stratify=y[known])
+        found = stratified_split(data, trial)
+        for mine, theirs in ((found.train, train), (found.val, val), (found.test, test)):
+            assert mine.tolist() == sorted(theirs.tolist())

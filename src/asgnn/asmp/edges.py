@@ -51,8 +51,8 @@ class EdgeSteps:
         self.a_term = 2 * self.eta2 * self.gamma * self.a - self.eta2 * self.mu1
         self.relaxation = relaxation()
         if self.relaxation is not None:
-            self.full = torch.ones_like(self.s)
-            self.full_term = 2 * self.eta2 * self.gamma - self.eta2 * self.mu1
+            trust = torch.ones_like(self.a) if self.adj.trust is None else self.adj.trust.to(self.a.dtype).unsqueeze(1)
+            self.presence, self.trust, self.full = self.a / trust, trust, trust.expand_as(self.s)
 
     def averaging(self) -> tuple[Tensor, Tensor, Tensor]:
         """1/2γ′, θ and a′/a of a penalty other than the quadratic."""
@@ -103,21 +103,15 @@ class EdgeSteps:
     def _clipped(self, new: Tensor, pull: Tensor) -> Tensor:
         """The new S, clipped to [0, 1].
 
-        Relaxed, an absent edge of weight a has S = a · F, where F is the S of the same edge if it were there: the
-        clip would hide what adding it does. Smooth, all edges do.
+        Relaxed, S is the presence of an edge times F, the S that it would have if it were there. Both agree for edges
+        that are present or absent, but F, unlike the clip, shows what adding an edge does.
         """
         if self.relaxation is None:
             return new.clamp(0, 1)
-        if self.scheme.structure == "exact":
-            size = 1 / (2 * (self.gamma + self.mu2))
-            start = 2 * size * self.gamma - size * self.mu1
-        else:
-            start = self.s_factor * self.full + self.full_term
-        self.full = clip(start + pull, 0, 1)
-        if self.relaxation.temperature > 0:
-            return self.a * self.full
-        self.full = self.full.detach()
-        return torch.where(self.a > 0, clip(new, 0, 1), self.a * self.full)
+        size = 1 / (2 * (self.gamma + self.mu2)) if self.scheme.structure == "exact" else self.eta2
+        start = 2 * size * self.gamma * self.trust - size * self.mu1
+        self.full = clip(start + pull + (0 if self.scheme.structure == "exact" else self.s_factor * self.full), 0, 1)
+        return self.presence * self.full
 
     def _averaged_step(self, penalty: Penalty, e: Tensor, h: Tensor) -> Tensor:
         """a′w(ū) with ū⁺ = (1 − θ)ū + θz/2γ′ and z = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + μ₁."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from asgnn.attacks.problem import Problem
-from asgnn.attacks.rules import first_allowed
+from asgnn.attacks.proposals import Proposals
 from asgnn.errors import ConfigError
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 from asgnn.settings import check_count
@@ -20,6 +22,10 @@ def check_block(block_size: int, budget: int, problem: Problem) -> None:
         raise ConfigError(
             f"block_size must be at least twice the budget of {budget} flips, or all pairs; it is {block_size}."
         )
+
+
+# proposals of a round of the local search, relative to the budget
+BY_GRADIENT, AT_RANDOM = 0.2, 0.2
 
 
 def draw_block(problem: Problem, size: int, rng: torch.Generator) -> Tensor:
@@ -54,36 +60,32 @@ def block_gradient(problem: Problem, keys: Tensor, s: Tensor, edges: Tensor | No
 def repaired(
     problem: Problem, flips: Tensor, rounds: int, block_size: int, rng: torch.Generator, *, allow_isolated: bool
 ) -> Tensor:
-    """Return flips that are no worse for the victim, by ``rounds`` attempts to swap some of them for others.
+    """Return flips that are no worse for the victim, after ``rounds`` of a local search that tries others.
 
-    An attempt takes the gradient on the flipped graph. It undoes the flips whose reversal raises the loss most, and
-    flips the best pairs of a random block in their place. It is kept if the victim's outcome improves; otherwise the
-    next attempt swaps half as many. Time of ``rounds`` gradients of a block and forward passes.
+    A round adds the pairs of a random block with the highest gradient on the flipped graph, and some proposals without
+    gradient, to the flips. One prediction of the victim shows which nodes become wrong, every flip gets credit for the
+    errors at its ends, and those with the most credit are kept, as in :func:`~asgnn.attacks.join_unlike`. The best set
+    of all rounds is returned. Time of ``rounds`` gradients of a block and twice as many forward passes.
     """
+    if rounds == 0 or flips.size(1) == 0:
+        return flips
     n, budget = problem.num_nodes, flips.size(1)
-    value, count = problem.outcome(flips), max(1, budget // 4)
+    world = Proposals.of(problem, budget, None, "any", allow_isolated)
+    keys = best = to_keys(flips, n)
+    value, wrong = world.judged(keys)
+    found = flips
     for _ in range(rounds):
-        made = to_keys(flips, n).to(problem.device)
-        keys = draw_block(problem, block_size, rng)
-        keys = keys[~contains(made, keys)]
-        both, order = torch.cat([made, keys]).sort()
-        gradient = torch.empty(both.numel(), dtype=problem.inputs.dtype, device=problem.device)
-        gradient[order] = block_gradient(problem, both, torch.zeros_like(gradient), problem.flipped(flips))
-        undo, new = gradient[:budget].sort(descending=True), gradient[budget:].sort(descending=True)
-        size = min(count, budget, keys.numel())
-        size = int((undo.values[:size] + new.values[:size] > 0).sum())
-        if size == 0:
-            break
-        kept = torch.ones(budget, dtype=torch.bool, device=problem.device)
-        kept[undo.indices[:size]] = False
-        # more candidates than needed, because some may isolate a node
-        ranked = torch.cat([made[kept], keys[new.indices[: 2 * size]], made[~kept]])
-        swapped = first_allowed(from_keys(ranked, n).cpu(), budget, problem.edges, n, allow_isolated=allow_isolated)
-        now = problem.outcome(swapped) if swapped.size(1) == budget else value
+        block = draw_block(problem, block_size, rng)
+        block = block[~contains(keys.to(block.device), block)]
+        none = torch.zeros(block.numel(), dtype=problem.inputs.dtype, device=block.device)
+        gradient = block_gradient(problem, block, none, problem.flipped(from_keys(keys, n)))
+        top = gradient.topk(min(math.ceil(BY_GRADIENT * budget), block.numel())).indices
+        fresh = world.propose(world.standing(wrong), math.ceil(AT_RANDOM * budget), rng)
+        fresh = unique_keys(torch.cat([block[top].cpu(), fresh]))
+        both = torch.cat([keys, fresh[~contains(keys, fresh)]])
+        keys = world.selected(both, world.judged(both)[1], rng)
+        now, wrong = world.judged(keys)
         if now > value:
-            flips, value = swapped, now
-        elif count == 1:
-            break
-        else:
-            count //= 2
-    return flips
+            best, value = keys, now
+            found = from_keys(best, n)
+    return found

@@ -43,8 +43,8 @@ def join_unlike(
 
     Each step adds ``width · budget`` proposals to the flips so far: edges from nodes that are still classified
     correctly, preferably of low degree, to nodes of another class with unlike features, and some removals within a
-    class. One prediction shows which nodes became wrong. Every flip gets credit for the errors at its ends, and the
-    ``budget`` flips with the most credit are kept. The result is the best of these sets.
+    class. One prediction shows which nodes became wrong. Every flip gets credit for the errors at its ends (or
+    next to them), and the ``budget`` flips with the most credit are kept. The result is the best of these sets.
 
     Threat model: as :func:`~asgnn.attacks.evolve`: only predictions of the victim are asked for.
 

@@ -49,7 +49,8 @@ class Proposals:
     neighbors: Tensor
 
     @classmethod
-    def of(cls, problem: Problem, budget: int, x: Tensor, partners: Partners, allow_isolated: bool) -> Proposals:
+    def of(cls, problem: Problem, budget: int, x: Tensor | None, partners: Partners, allow_isolated: bool) -> Proposals:
+        """Ask the victim for its predictions on the clean graph; ``x`` is needed unless ``partners`` is "any"."""
         n, attacked = problem.num_nodes, problem.nodes.cpu()
         with torch.no_grad():
             predicted = predict(problem.victim, problem.inputs, problem.edges.to(problem.device)).argmax(1).cpu()
@@ -59,7 +60,7 @@ class Proposals:
         order = row.argsort(stable=True)
         degree = degrees(problem.edges, n)
         pointer = F.pad(degree.cumsum(0), (1, 0))
-        unit = F.normalize(x.detach().cpu(), dim=1) if partners != "any" else x.new_empty(0)
+        unit = torch.empty(0) if partners == "any" or x is None else F.normalize(x.detach().cpu(), dim=1)
         return cls(problem, budget, allow_isolated, partners, unit, predicted, right, degree, pointer, col[order])
 
     @torch.no_grad()
@@ -126,11 +127,19 @@ class Proposals:
         return v.gather(1, score.argmax(1, keepdim=True)).squeeze(1)
 
     def credit(self, keys: Tensor, wrong: Tensor) -> Tensor:
-        """Return for each flip the errors at its ends; flips that share an end share its error."""
+        """Return for each flip the errors at its ends; flips that share an end share its error.
+
+        An error at a node without a flip counts for those of its neighbours in the clean graph that have one.
+        """
         n = self.problem.num_nodes
         pairs = from_keys(keys, n)
-        each = wrong.double() / torch.bincount(pairs.flatten(), minlength=n).clamp(min=1)
-        return each[pairs].sum(0)
+        count = torch.bincount(pairs.flatten(), minlength=n)
+        row = torch.arange(n).repeat_interleave(self.degree)
+        passed = (wrong & (count == 0))[row] & (count > 0)[self.neighbors]
+        row, col = row[passed], self.neighbors[passed]
+        share = 1 / torch.bincount(row, minlength=n).clamp(min=1).double()
+        errors = wrong.double().index_add(0, col, share[row])
+        return (errors / count.clamp(min=1))[pairs].sum(0)
 
     def filled(self, keys: Tensor, rng: torch.Generator) -> Tensor:
         """Return the first ``budget`` distinct keys that are allowed together, filled up with random pairs, sorted."""

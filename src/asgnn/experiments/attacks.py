@@ -37,8 +37,8 @@ def attack_settings(kind: str) -> dict[str, Setting]:
 
 def made_case(dataset: str, kind: str, amount: float, split: SplitName, **options: Any) -> Case:
     """A case with one attack that is made; ``options`` are further fields of the attack."""
-    if split == SplitName("random"):
-        raise ConfigError("An attack is made against one split; choose its trial, such as random:0.")
+    if split in (SplitName("random"), SplitName("stratified")):
+        raise ConfigError(f"An attack is made against one split; choose its trial, such as {split}:0.")
     return Case(dataset, (Attack(kind, "made", amount, **options),), split)
 
 

@@ -497,7 +497,8 @@ def record_rows(found: Sequence[Standing]) -> list[dict[str, Any]]:
     names = {subject: name for name, subject in CONTROLS.items()}
     rows = []
     for one in found:
-        about = {"graph": one.dataset, "kind": one.kind, "model": names.get(one.subject, one.subject.name)}
+        about: dict[str, Any] = {"graph": one.dataset, "kind": one.kind}
+        about["model"] = names.get(one.subject, one.subject.name)
         about |= {"control": one.subject in names, "splits": len(one.splits), "seconds": round(one.seconds, 1)}
         for budget, accuracy in {0.0: one.clean, **one.envelope}.items():
             worst = _commonest(one.worst.get(budget, ()))

@@ -31,8 +31,7 @@ from asgnn.training.config import MAX_SEED
 Value = bool | int | float | str | None
 Settings = tuple[tuple[str, Value], ...]
 MAX_TRIALS = 10_000
-SPLIT_KINDS = ("published", "random", "stratified")
-SPLIT_NAMES = "published, published:I, random, random:I, stratified or stratified:I with a whole number I"
+SPLIT_NAMES = "published, random or stratified, or published:I, random:I or stratified:I with a whole number I"
 SHARE, PER_TARGET = "share of edges", "flips per target"
 MAX_PER_TARGET = 1_000
 MAX_SHARE = 10  # of the edges, in a challenge
@@ -106,18 +105,19 @@ class SplitName(Record):
 
     "random" means that trial i has the i-th random split, by the rule of the dataset; "random:I" is one of them. For a
     dataset with several published splits, "published" means that trial i has split i modulo their number, and
-    "published:I" is one of them. Other datasets have one published split or none. "stratified" are the five splits of
-    :func:`~asgnn.graphs.stratified_split`.
+    "published:I" is one of them. Other datasets have one published split or none. "stratified:I" is one of the five of
+    :func:`~asgnn.graphs.stratified_split`, and "stratified" means that trial i has split i modulo 5.
     """
 
     kind: str
     trial: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in SPLIT_KINDS:
+        if self.kind not in ("published", "random", "stratified"):
             raise ConfigError(f"split must be {SPLIT_NAMES}; it is {self}.")
         if self.trial is not None:
-            check_count(f"I in the split {self.kind}:I", self.trial, 0, MAX_SEED)
+            most = len(STRATIFIED_SEEDS) - 1 if self.kind == "stratified" else MAX_SEED
+            check_count(f"I in the split {self.kind}:I", self.trial, 0, most)
 
     def __str__(self) -> str:
         return self.kind if self.trial is None else f"{self.kind}:{self.trial}"
@@ -136,8 +136,8 @@ class SplitName(Record):
 
     def of_trial(self, dataset: str, trial: int) -> SplitName:
         """The split of one trial, for a name that means another split for each trial; else the name itself."""
-        fixed = {"published": count_published(dataset), "stratified": len(STRATIFIED_SEEDS)}
-        count = fixed.get(self.kind, 0)
+        counts = {"published": count_published(dataset), "stratified": len(STRATIFIED_SEEDS)}
+        count = counts.get(self.kind, 0)
         if self.trial is not None or count == 1:
             return self
         return SplitName(self.kind, trial % count if count else trial)
@@ -364,8 +364,8 @@ def parse_case(dataset: str, attack: str | None = None, amount: float = 0.0, spl
         dataset: a name of ``asgnn.graphs.DATASETS``.
         attack: see :func:`parse_attack`; ``None`` for the clean graph.
         amount: flips as a share of the edges, or per target.
-        split: "published", "published:I", "random" or "random:I", see :class:`SplitName`. Default: the split that the
-            attack was made against, else the published ones, else "random".
+        split: "published", "random" or "stratified", or one of these, such as "random:I", see :class:`SplitName`.
+            Default: the split that the attack was made against, else the published ones, else "random".
     """
     name = find_dataset(dataset).name
     named = None if split is None else SplitName.parse(split)

@@ -43,6 +43,8 @@ class Adjacency:
     """(E,) the edge weights, 1 on the self-loops; torch's default dtype if there were none."""
     symmetric: bool
     """Whether the weights are symmetric."""
+    trust: Tensor | None = None
+    """(E,) the weights that the edges would have if all were present; ``None`` for 1. Used by relaxed models only."""
     _blocks: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -75,6 +77,11 @@ class Adjacency:
         return torch.stack([self.row, self.col])
 
     @property
+    def presence(self) -> Tensor:
+        """(E,) how far each edge is present: its weight divided by its trust."""
+        return self.weight if self.trust is None else self.weight / self.trust
+
+    @property
     def needs_gradient(self) -> bool:
         """Whether the weights require a gradient and gradients are enabled."""
         return self.weight.requires_grad and torch.is_grad_enabled()
@@ -82,7 +89,7 @@ class Adjacency:
     def to(self, device: torch.device | str) -> Adjacency:
         if self.row.device == torch.device(device):
             return self
-        names = ("row", "col", "crow", "reverse", "loops", "weight")
+        names = ("row", "col", "crow", "reverse", "loops", "weight", *(["trust"] if self.trust is not None else []))
         return replace(self, _blocks={}, **{name: getattr(self, name).to(device) for name in names})
 
     def blocks(self, count: int) -> tuple[Tensor, Tensor]:

@@ -47,9 +47,9 @@ def relaxation() -> Relaxation | None:
 
 
 @contextmanager
-def relaxed(how: Relaxation) -> Iterator[None]:
-    """Relax all clips and thresholds within the block, in this thread."""
-    if not isinstance(how, Relaxation):
+def relaxed(how: Relaxation | None) -> Iterator[None]:
+    """Relax all clips and thresholds within the block, in this thread; ``None`` makes them exact again."""
+    if not isinstance(how, Relaxation | None):
         raise ConfigError(f"relaxed takes a Relaxation; it was given {how!r}.")
     token = _CURRENT.set(how)
     try:
@@ -86,13 +86,13 @@ def step(x: Tensor, threshold: float, unit: float = 1.0) -> Tensor:
     return value + slope * (x - fixed)
 
 
-def present(weight: Tensor) -> Tensor:
-    """Return 1 where an edge is present (weight above 0) and 0 elsewhere; relaxed, the weight itself.
+def present(presence: Tensor) -> Tensor:
+    """Return 1 where an edge is present (above 0) and 0 elsewhere; relaxed, the presence itself.
 
-    Both agree for weights 0 and 1. Without the relaxation, an edge counts in full as soon as its weight is above 0, and
-    the derivative at 0 does not see it.
+    Both agree for 0 and 1. Without the relaxation, an edge counts in full as soon as its weight is above 0, and the
+    derivative at 0 does not see it.
     """
-    return (weight > 0).to(weight.dtype) if _CURRENT.get() is None else weight
+    return (presence > 0).to(presence.dtype) if _CURRENT.get() is None else presence
 
 
 def median_gradient(median: Tensor, mean: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ STRATIFIED_SEEDS = (1234, 2021, 1309, 4242, 1998)
 Ints = NDArray[np.int64]
 
 
-def stratified_split(data: Data, number: int) -> Split:
+def stratified_split(data: Data, trial: int) -> Split:
     """Returns one of five 10/10/80 splits with the same share of every class in each part.
 
     The nodes are those of scikit-learn's ``train_test_split``: 20 % of the labelled nodes, then half of these for
@@ -29,10 +29,10 @@ def stratified_split(data: Data, number: int) -> Split:
 
     Args:
         data: The graph, with labels; unlabelled nodes are left out.
-        number: 0 to 4.
+        trial: The number of the split, 0 to 4.
     """
-    check_count("The number of the stratified split", number, 0, len(STRATIFIED_SEEDS) - 1)
-    seed, labels = STRATIFIED_SEEDS[number], labels_of(data).cpu().numpy()
+    check_count("trial", trial, 0, len(STRATIFIED_SEEDS) - 1)
+    seed, labels = STRATIFIED_SEEDS[trial], labels_of(data).cpu().numpy()
     nodes: Ints = np.flatnonzero(labels >= 0)
     small, test = _two_parts(nodes, labels[nodes], len(nodes) // 5, seed)
     train, val = _two_parts(small, labels[small], len(small) // 2, seed)
@@ -46,8 +46,8 @@ def _two_parts(nodes: Ints, labels: Ints, size: int, seed: int) -> tuple[Ints, I
     counts = np.bincount(codes)
     if counts.min(initial=2) < 2 or min(size, len(nodes) - size) < len(classes):
         raise GraphError(
-            f"A stratified split needs at least two labelled nodes of each class and {len(classes)} in each part; "
-            f"the smallest class has {int(counts.min(initial=0))}, and the parts would have {size} and "
+            f"This graph has no stratified split: it needs two labelled nodes of each class and {len(classes)} in each "
+            f"part, but the smallest class has {int(counts.min(initial=0))}, and the parts would have {size} and "
             f"{len(nodes) - size}."
         )
     first = _shares(counts, size, rng)

@@ -86,7 +86,7 @@ class GNNGuard(NodeClassifier):
         Also returns which entries are kept: the self-loops, and the edges of positive weight that are ``near``.
         """
         loops, edge = adj.loops.unsqueeze(1), adj.weight.to(cosine.dtype).unsqueeze(1)
-        kept = torch.where(loops, 0.0, near * present(edge))
+        kept = torch.where(loops, 0.0, near * present(adj.presence.to(cosine.dtype)).unsqueeze(1))
         alike = torch.where(loops, 0.0, near * cosine * edge)
         total = adj.row_sum(alike)
         share = alike / adj.at_row(torch.where(total > 0, total, 1.0))

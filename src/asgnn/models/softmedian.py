@@ -78,7 +78,7 @@ class SoftMedianGCN(NodeClassifier):
         """The lower median (N, C, T) of each neighbourhood; relaxed, members count with their weights."""
         if relaxation() is None:
             return take(x, lower_median(x.detach(), adj), adj)
-        weight = adj.weight.to(x.dtype).unsqueeze(1)
+        weight = adj.presence.to(x.dtype).unsqueeze(1)
         mean = spmm(weight, x.detach(), adj) / adj.row_sum(weight).unsqueeze(1)
         return median_gradient(take(x, lower_median(x.detach(), adj, weighted=True), adj), mean)
 
@@ -86,7 +86,7 @@ class SoftMedianGCN(NodeClassifier):
 def lower_median(x: Tensor, adj: Adjacency, *, weighted: bool = False) -> Tensor:
     """(N, C, T) → (N, C, T) int64: the node that holds the lower median of each neighbourhood, in each dimension.
 
-    Every member counts once, or with its edge weight if ``weighted``; an edge of weight 0 has no part. The values of
+    Every member counts once, or as far as it is present if ``weighted``; an edge of weight 0 has no part. The values of
     each dimension are ranked once; then one sort of the keys row · N + rank sorts all neighbourhoods.
     Time O(E C T log E).
     """
@@ -95,7 +95,7 @@ def lower_median(x: Tensor, adj: Adjacency, *, weighted: bool = False) -> Tensor
     dtype = torch.int32 if n * n < 2**31 else torch.int64
     rank = torch.empty(order.shape, dtype=dtype, device=x.device)
     rank.scatter_(1, order, torch.arange(n, dtype=dtype, device=x.device).expand_as(order))
-    weight = adj.weight.detach().double()
+    weight = (adj.presence if weighted else adj.weight).detach().double()
     row, col, weight = (part[weight > 0] for part in (adj.row, adj.col, weight))
     first = torch.zeros(n + 1, dtype=torch.int64, device=x.device)
     first[1:] = torch.bincount(row, minlength=n).cumsum(0)

@@ -13,6 +13,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm
 from asgnn.graphs.features import Features
 from asgnn.graphs.per_graph import once_per_graph
+from asgnn.graphs.relaxed import relaxed
 from asgnn.settings import check_count, check_number
 
 # Keeps the derivative of the square root finite where two nodes have no class in common.
@@ -84,7 +85,7 @@ class Testimony:
             found: Tensor = self.model(features, adj).exp()
             return found
         if features not in self._known:
-            with torch.no_grad():
+            with torch.no_grad(), relaxed(None):
                 self._known[features] = self.model.to(adj.row.device)(features, adj).exp()
         return self._known[features]
 
@@ -98,4 +99,5 @@ def weighted(features: Features, adj: Adjacency, floor: float, testimony: Testim
     p = p.unsqueeze(2)
     alike = sddmm(p, p, adj).squeeze(1).clamp(LEAST, 1).sqrt().to(adj.weight.dtype)
     factor = torch.where(adj.loops, alike.new_ones(()), floor + (1 - floor) * alike)
-    return replace(adj, weight=adj.weight * factor)
+    trust = factor if adj.trust is None else adj.trust * factor
+    return replace(adj, weight=adj.weight * factor, trust=trust)
