@@ -46,7 +46,7 @@ def evasion(model: torch.nn.Module, name: str = "gcn", **options: object) -> Cha
 def test_the_envelope_is_the_lowest_accuracy_over_all_attempts_within_the_budget() -> None:
     data, split = graph()
     ledger = Ledger()
-    found = evasion(trained(), ledger=ledger, ways=WAYS)
+    found = evasion(trained(), ledger=ledger, ways=WAYS, unbounded=True)
     # a GCN has neither a twin nor a clip to relax
     assert {one.attempt.attack for one in found.outcomes} == set(WAYS) - {"prbcd-twin", "prbcd-relaxed"}
     for budget in BUDGETS:
@@ -60,6 +60,9 @@ def test_the_envelope_is_the_lowest_accuracy_over_all_attempts_within_the_budget
             assert one.after == pytest.approx(100 * accuracy(trained(), made.flips.apply(data), split.test))
     assert found.clean == pytest.approx(100 * accuracy(trained(), data, split.test))
     assert found.envelope.accuracy(0.2) < found.envelope.accuracy(0.05) < found.clean
+    (free,) = (one for one in found.outcomes if one.attempt.budget == 1.0)
+    assert free.after < found.envelope.accuracy(0.2)
+    assert free.flips == data.num_edges // 2
     assert found.signs == ()
 
 
@@ -226,6 +229,9 @@ def test_signs_from_outcomes() -> None:
     def outcome(attack: str, source: str, after: float, seed: int = 0) -> AttemptOutcome:
         return AttemptOutcome("evasion", "m", Attempt(attack, source, 0.1, seed), 90.0, after, 9, 0.0)
 
+    def free(after: float) -> AttemptOutcome:
+        return replace(outcome("prbcd", "m", after), attempt=Attempt("prbcd", "m", 1.0))
+
     through = {name: way.through for name, way in EVASION.items()}
     data, split = graph()
     probed = probe(trained(), data, split, generator())
@@ -233,9 +239,9 @@ def test_signs_from_outcomes() -> None:
     assert probed.disagreement is not None
     assert probed.disagreement < 0.25
     quiet = [outcome("prbcd", "m", 70.0), outcome("prbcd", "gcn", 69.5), outcome("dice", "", 80.0)]
-    assert signs_of_masking(probed, quiet, through, unbounded=probed.guessing) == ()
-    loud = [outcome("prbcd", "m", 70.0), outcome("prbcd", "m", 75.0, 1), outcome("prbcd", "gcn", 60.0)]
-    transfer, restarts, floor = signs_of_masking(probed, loud, through, unbounded=80.0)
+    assert signs_of_masking(probed, [*quiet, free(probed.guessing)], through) == ()
+    loud = [outcome("prbcd", "m", 70.0), outcome("prbcd", "m", 75.0, 1), outcome("prbcd", "gcn", 60.0), free(80.0)]
+    transfer, restarts, floor = signs_of_masking(probed, loud, through)
     assert "prbcd against gcn leaves 60.0 %, 10.0 points less" in transfer
     assert "differ by 5.0 points" in restarts
     assert "80.0 % are still right" in floor

@@ -29,7 +29,7 @@ from asgnn.attacks import (
 from asgnn.attacks.surrogate import Victim
 from asgnn.attacks.unrolled import Retrain, UnrolledTraining
 from asgnn.challenge.controls import frozen_twin
-from asgnn.challenge.values import Attempt, Made, flips_of
+from asgnn.challenge.values import UNBOUNDED, Attempt, Made, flips_of
 from asgnn.graphs import Perturbation, Split, labels_of
 from asgnn.models import ASGNN, ElasticGNN
 from asgnn.models.foreign import as_model
@@ -119,18 +119,32 @@ def chosen(table: Mapping[str, Way], effort: Effort) -> dict[str, Way]:
     return {name: way for name, way in table.items() if effort == "full" or not way.full}
 
 
-def planned(victim: str, budgets: Sequence[float], ways: Mapping[str, Way], through: Sequence[str]) -> list[Attempt]:
+def planned(
+    victim: str,
+    budgets: Sequence[float],
+    ways: Mapping[str, Way],
+    through: Sequence[str],
+    *,
+    unbounded: bool = False,
+) -> list[Attempt]:
     """The attempts against one model, in the order in which they are made.
 
-    ``through`` is what an attack can use of the model, as a :class:`~asgnn.challenge.Probe` says.
+    Args:
+        victim: the name of the model.
+        budgets: shares of the edges.
+        ways: the attacks.
+        through: what an attack can use of the model, as a :class:`~asgnn.challenge.Probe` says.
+        unbounded: whether the first attack through the gradient is made with as many flips as edges, too.
     """
-    return [
+    usable = {name: way for name, way in ways.items() if way.through in through}
+    found = [
         Attempt(name, "" if way.through == "nothing" else victim, budget, seed)
-        for name, way in ways.items()
-        if way.through in through
+        for name, way in usable.items()
         for seed in range(way.seeds)
         for budget in budgets
     ]
+    white = [name for name, way in usable.items() if way.through == "gradient"]
+    return found + ([Attempt(white[0], victim, UNBOUNDED)] if unbounded and white else [])
 
 
 def make_flips(

@@ -13,7 +13,7 @@ from asgnn.attacks.blocks import block_gradient, draw_block
 from asgnn.attacks.problem import Problem, make_problem
 from asgnn.attacks.smoothing import straight_through
 from asgnn.challenge.controls import OnLearnedGraph, frozen_twin
-from asgnn.challenge.values import AttemptOutcome
+from asgnn.challenge.values import UNBOUNDED, AttemptOutcome
 from asgnn.graphs import Split, labels_of
 from asgnn.graphs.keys import contains, from_keys, to_keys
 from asgnn.models.foreign import as_model
@@ -114,23 +114,18 @@ def _difference(problem: Problem, keys: torch.Tensor, s: torch.Tensor, sign: tor
     return (values[0] - values[1]) / (2 * STEP)
 
 
-def signs_of_masking(
-    probed: Probe, outcomes: Sequence[AttemptOutcome], through: Mapping[str, str], unbounded: float | None = None
-) -> tuple[str, ...]:
+def signs_of_masking(probed: Probe, outcomes: Sequence[AttemptOutcome], through: Mapping[str, str]) -> tuple[str, ...]:
     """Sentences on what suggests that attacks through the gradient of the model were too weak; none if nothing does.
 
     Args:
         probed: of the model.
         outcomes: of all attempts on it.
         through: attack → what it used of the model, see :class:`~asgnn.challenge.Way`.
-        unbounded: accuracy in percent that is left with as many flips as edges, if it was measured.
     """
-    return tuple(_signs(probed, outcomes, through, unbounded))
+    return tuple(_signs(probed, outcomes, through))
 
 
-def _signs(
-    probed: Probe, outcomes: Sequence[AttemptOutcome], through: Mapping[str, str], unbounded: float | None
-) -> Iterator[str]:
+def _signs(probed: Probe, outcomes: Sequence[AttemptOutcome], through: Mapping[str, str]) -> Iterator[str]:
     if not probed.gradient:
         yield (
             "The loss has no gradient in the edge weights, so no attack could go through the model; only transferred "
@@ -164,9 +159,10 @@ def _signs(
                 f"Restarts of {attack} at {budget:.0%} differ by {max(found) - min(found):.1f} points: "
                 "more restarts may find more."
             )
-    if unbounded is not None and unbounded > probed.guessing + SPREAD:
+    free = [one.after for one in outcomes if one.attempt.budget >= UNBOUNDED]
+    if free and min(free) > probed.guessing + SPREAD:
         yield (
-            f"With as many flips as edges {unbounded:.1f} % are still right, where guessing has "
+            f"With as many flips as edges {min(free):.1f} % are still right, where guessing has "
             f"{probed.guessing:.1f} %: either the features alone carry the model that far, or the attacks are too weak."
         )
 

@@ -67,6 +67,7 @@ def challenge_evasion(
     name: str = "model",
     ways: Mapping[str, Way] | None = None,
     pool: Iterable[Made] = (),
+    unbounded: bool = False,
     ledger: Ledger | None = None,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
@@ -85,6 +86,7 @@ def challenge_evasion(
         ways: the attacks; by default the quick ones of :data:`~asgnn.challenge.EVASION`. An empty dict tries the pool
             alone.
         pool: flips that were made against other models, to be tried on this one.
+        unbounded: whether one attack gets as many flips as edges, too: a sign of a masked gradient if it fails.
         ledger: of an interrupted challenge, which then resumes; by default nothing is kept.
         device: the device of the attacks; that of ``data`` by default.
         progress: called after each attempt.
@@ -99,7 +101,7 @@ def challenge_evasion(
     def judge(made: Made) -> float:
         return 100 * accuracy(seen, made.flips.apply(data), split.test)
 
-    scene = _Scene("evasion", name, data, split, budgets, ways, device)
+    scene = _Scene("evasion", name, data, split, budgets, ways, device, unbounded)
     return _run(scene, Target(seen), seen, clean, judge, pool, ledger or Ledger(), progress)
 
 
@@ -185,6 +187,7 @@ class _Scene:
     budgets: tuple[float, ...]
     ways: Mapping[str, Way]
     device: torch.device | str | None
+    unbounded: bool = False
 
 
 def _run(
@@ -203,7 +206,8 @@ def _run(
         found = probe(model, scene.data, scene.split, torch.Generator().manual_seed(0), device=scene.device)
         ledger.keep_probe(found)
     given = {made.attempt: made for made in pool}
-    attempts = list(dict.fromkeys([*planned(scene.name, scene.budgets, scene.ways, found.through), *given]))
+    own = planned(scene.name, scene.budgets, scene.ways, found.through, unbounded=scene.unbounded)
+    attempts = list(dict.fromkeys([*own, *given]))
     outcomes: list[AttemptOutcome] = []
     for done, attempt in enumerate(attempts, 1):
         outcome = ledger.outcome(attempt)

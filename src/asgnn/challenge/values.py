@@ -14,6 +14,7 @@ from asgnn.settings import check_number
 
 Kind = Literal["evasion", "poisoning"]
 KINDS = ("evasion", "poisoning")
+UNBOUNDED = 1.0  # a budget with which any attack should reach the accuracy of guessing: as many flips as edges
 
 
 @dataclass(frozen=True)

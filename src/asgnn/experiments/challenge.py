@@ -234,14 +234,18 @@ def run_job(job: Job, store: Store, *, device: str = "cpu", root: str | Path | N
     before = len(ledger.outcomes())
     pool = [attempt for attempt in ledger.pool() if _transfers(job, attempt)] if job.phase == "transfer" else []
     known, probed = {one.attempt for one in ledger.outcomes()}, ledger.probe()
-    if probed is not None and known >= {*pool, *planned(job.subject.name, job.budgets, ways, probed.through)}:
+    name, unbounded = job.subject.name, job.effort == "full" and job.kind == "evasion"
+    if probed is not None and known >= {
+        *pool,
+        *planned(name, job.budgets, ways, probed.through, unbounded=unbounded),
+    }:
         return 0
     data, split = _graph(job.dataset, job.split, root)
     missing = [made for attempt in pool if attempt not in known and (made := ledger.made(attempt)) is not None]
-    options: dict[str, Any] = {"name": job.subject.name, "ways": ways, "pool": missing, "ledger": ledger}
+    options: dict[str, Any] = {"name": name, "ways": ways, "pool": missing, "ledger": ledger}
     if job.kind == "evasion":
         model = _trained(job.subject, job.dataset, job.split, device, root)
-        challenge_evasion(model, data, split, job.budgets, device=device, **options)
+        challenge_evasion(model, data, split, job.budgets, unbounded=unbounded, device=device, **options)
     else:
         of = recipe(job.subject.model, **dict[str, Any](job.subject.settings))
         challenge_poisoning(of, data, split, job.budgets, device=device, **options)
