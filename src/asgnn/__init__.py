@@ -21,6 +21,7 @@ from asgnn.graphs import (
     published_split,
     random_split,
     read_graph,
+    stratified_split,
     validate,
 )
 from asgnn.models import (
@@ -110,6 +111,7 @@ __all__ = [
     "read_graph",
     "recipe",
     "roc_auc",
+    "stratified_split",
     "tune",
     "validate",
     "write_audit_page",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,13 +17,18 @@ def dense(edge_index: Tensor, n: int) -> Tensor:
     return a
 
 
-def attack_loss(logits: Tensor, truth: Tensor, labelled: Tensor, share: float) -> Tensor:
-    others = torch.ones(truth.numel(), dtype=torch.bool)
+def attack_loss(
+    logits: Tensor, truth: Tensor, labelled: Tensor, share: float, nodes: Tensor | None = None, loss: str = "ce"
+) -> Tensor:
+    others = torch.zeros(truth.numel(), dtype=torch.bool)
+    others[torch.arange(truth.numel()) if nodes is None else nodes] = True
     others[labelled] = False
-    loss = share * F.cross_entropy(logits[labelled], truth[labelled])
-    if bool(others.any()):
-        loss = loss + (1 - share) * F.cross_entropy(logits[others], truth[others])
-    return loss
+    each = F.cross_entropy(logits, truth, reduction="none")
+    if loss == "tanh_margin":
+        wrong = logits.scatter(1, truth.unsqueeze(1), -torch.inf).amax(1)
+        each = torch.tanh(wrong - logits[torch.arange(truth.numel()), truth])
+    value = share * each[labelled].mean()
+    return value + (1 - share) * each[others].mean() if bool(others.any()) else value
 
 
 def meta_gradient(
@@ -35,14 +42,15 @@ def meta_gradient(
     share: float,
     inner: InnerTraining,
     exact: bool = True,
+    **attacked: Any,
 ) -> Tensor:
     """Return the derivative (N, N) in both entries of each pair.
 
-    ``truth`` holds the labels where they are known and pseudo-labels elsewhere.
+    ``truth`` holds the labels where they are known and pseudo-labels elsewhere; ``attacked`` is passed to the loss.
     """
     if w1.dim() == 3:  # the mean over initialisations
         each = [
-            meta_gradient(a, x, truth, labelled, one, two, share=share, inner=inner, exact=exact)
+            meta_gradient(a, x, truth, labelled, one, two, share=share, inner=inner, exact=exact, **attacked)
             for one, two in zip(w1, w2, strict=True)
         ]
         return torch.stack(each).mean(0)
@@ -61,8 +69,8 @@ def meta_gradient(
         weights = [w - inner.lr * v for w, v in zip(weights, velocities, strict=True)]
         if not exact:
             fixed = [w.detach() for w in weights]
-            now = attack_loss(p @ fixed[0] @ fixed[1], truth, labelled, share)
+            now = attack_loss(p @ fixed[0] @ fixed[1], truth, labelled, share, **attacked)
             total = total + torch.autograd.grad(now, a, retain_graph=True)[0]
     if exact:
-        (total,) = torch.autograd.grad(attack_loss(p @ weights[0] @ weights[1], truth, labelled, share), a)
+        (total,) = torch.autograd.grad(attack_loss(p @ weights[0] @ weights[1], truth, labelled, share, **attacked), a)
     return total + total.t()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from asgnn.attacks import (
+    UnrolledTraining,
     dice,
     evolve,
     fit_surrogate,
     grbcd,
     join_unlike,
+    meta_greedy,
+    meta_prbcd,
     metattack,
     minmax,
     pgd,
@@ -28,32 +31,46 @@ from asgnn.attacks.checkpoint import FileCheckpoint, State
 from asgnn.attacks.inner import InnerTraining
 from asgnn.errors import AsgnnError, ConfigError
 from asgnn.graphs import Perturbation
+from asgnn.models import GCN
 from tests.awkward import AWKWARD
 
 Attack = Callable[..., Perturbation]
 """(data, budget, train, rng, **options), with settings that are fast enough for a test."""
 
+
+@cache
+def untrained() -> GCN:
+    """Return the model whose training is attacked."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return GCN(5, 2, 3)
+
+
+SHORT = UnrolledTraining(steps=2)
 # Gradient attacks, which know the labels of a few nodes and train or get a surrogate.
 GRADIENT: dict[str, Attack] = {
     "pgd": lambda *args, **options: pgd(*args, steps=6, samples=4, **options),
     "minmax": lambda *args, **options: minmax(*args, steps=6, samples=4, **options),
     "prbcd": lambda *args, **options: prbcd(*args, steps=6, fine_tune=2, samples=4, **options),
-    # a block smaller than the 528 pairs of 33 nodes
+    # a block smaller than the 528 pairs of 33 nodes, and two restarts
     "prbcd, small block": lambda *args, **options: prbcd(
-        *args, steps=6, fine_tune=2, samples=4, block_size=200, **options
+        *args, steps=3, fine_tune=1, samples=4, block_size=200, start="random", restarts=2, **options
     ),
     "grbcd": lambda *args, **options: grbcd(*args, steps=6, **options),
-    "grbcd, small block": lambda *args, **options: grbcd(*args, steps=6, block_size=200, **options),
-    "prbcd, restarts": lambda *args, **options: prbcd(
-        *args, steps=3, fine_tune=1, samples=4, start="random", restarts=2, **options
+    "grbcd, small block": lambda *args, **options: grbcd(
+        *args, steps=3, block_size=200, repair=3, restarts=2, **options
     ),
-    "grbcd, restarts": lambda *args, **options: grbcd(*args, steps=3, repair=3, restarts=2, **options),
+    "meta_prbcd": lambda *args, **options: meta_prbcd(
+        *args, model=untrained(), training=SHORT, steps=6, fine_tune=2, samples=2, repair=2, block_size=200, **options
+    ),
+    "meta_greedy": lambda *args, **options: meta_greedy(
+        *args, model=untrained(), training=SHORT, steps=6, block_size=200, **options
+    ),
     "pgd, restarts": lambda *args, **options: pgd(
         *args, steps=3, samples=4, start="uniform", repair=3, restarts=2, **options
     ),
     # these take no gradient, but have the same arguments
-    "evolve": lambda *args, **options: evolve(*args, steps=6, population=6, elite=2, **options),
-    "evolve, batch": lambda *args, **options: evolve(
+    "evolve": lambda *args, **options: evolve(
         *args, steps=6, population=6, elite=2, partners="alike", batch=4, **options
     ),
     "join_unlike": lambda *args, **options: join_unlike(*args, steps=6, **options),

@@ -68,6 +68,38 @@ def test_meta_gradient_equals_autograd(name: str, share: float, inner: InnerTrai
     assert bool((found[torch.ones_like(found, dtype=torch.bool).tril()] == -torch.inf).all())
 
 
+@pytest.mark.parametrize("nodes", [None, torch.tensor([2, 5, 20, 31])], ids=["all nodes", "some nodes"])
+@pytest.mark.parametrize("loss", ["ce", "tanh_margin"])
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "first order"])
+def test_losses_and_attacked_nodes(loss: str, nodes: Tensor | None, exact: bool) -> None:
+    data, labelled, pseudo = problem("random 33")
+    attacked: dict[str, Any] = {"nodes": nodes, "loss": loss}
+    ours = MetaGradient(data, labelled, pseudo, 0.3, INNER["three starts"], dtype=torch.float64, **attacked)
+    w1, w2 = ours.start(torch.Generator().manual_seed(1))
+    settings: dict[str, Any] = {"share": 0.3, "inner": INNER["three starts"], "exact": exact, **attacked}
+    expected = meta_gradient(dense(data.edge_index, 33), data.x, pseudo, labelled, w1, w2, **settings)
+    found = ours.gradient(w1, w2, exact=exact)
+    torch.testing.assert_close(above_diagonal(found), above_diagonal(expected), rtol=1e-8, atol=1e-10)
+
+
+def test_known_labels_are_used() -> None:
+    """Of the nodes outside ``train``, exactly the labels of ``known`` matter."""
+    data, labelled, _ = problem("random 33")
+    outside = torch.tensor([node for node in range(33) if node not in labelled.tolist()])
+
+    def flips(changed: Tensor, **options: Any) -> Tensor:
+        other = data.clone()
+        other.y = data.y.clone()
+        other.y[changed] = (data.y[changed] + 1) % 3
+        return metattack(other, 6, labelled, torch.Generator().manual_seed(0), inner=QUICK, **options).flips
+
+    known = outside[:10]
+    assert torch.equal(flips(outside[:0], known=known), flips(outside[10:], known=known))
+    assert not torch.equal(flips(outside[:0], known=known), flips(known, known=known))
+    with pytest.raises(ConfigError, match="All attacked nodes are training nodes"):
+        flips(outside, nodes=labelled)
+
+
 def test_stored_products_are_updated_by_flips() -> None:
     """After additions and removals at the same nodes, the gradient is that of the flipped graph."""
     data, labelled, pseudo = problem("random 33")

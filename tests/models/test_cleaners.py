@@ -15,7 +15,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.low_rank import low_rank
 from asgnn.graphs.per_graph import once_per_graph
-from asgnn.graphs.similarity import edge_similarity
+from asgnn.graphs.similarity import _dense_ratio, edge_similarity
 from asgnn.models import GCN, GCNSVD, GCNJaccard, stack
 from asgnn.training import TrainConfig, Trial, fit_many
 from tests.awkward import AWKWARD
@@ -56,6 +56,9 @@ def test_similarity_equals_that_of_the_dense_rows(name: str, binary: bool, spars
     x = words(max(n, 3), binary)[:n] if n > 2 else torch.ones(n, 12, dtype=F64)
     adj = Adjacency.of(edge_index, n)
     similarity = edge_similarity(Features.of(x.to_sparse_csr() if sparse else x), adj)
+    # on a GPU it is computed from dense rows
+    jaccard = bool(((x == 0) | (x == 1)).all())
+    torch.testing.assert_close(_dense_ratio(x.double(), adj, jaccard=jaccard), similarity)
     for (i, j), value in zip(adj.edge_index.t().tolist(), similarity.tolist(), strict=True):
         a, b = x[i], x[j]
         if bool(((x == 0) | (x == 1)).all()):

@@ -13,10 +13,13 @@ from asgnn.attacks.prbcd import grbcd, prbcd
 from asgnn.attacks.random_flips import random_flips
 from asgnn.attacks.smoothing import smoothed, straight_through
 from asgnn.attacks.surrogate import SurrogateGCN, fit_surrogate
+from asgnn.attacks.unrolled import Unrolled, UnrolledTraining, meta_greedy, meta_prbcd
 
 __all__ = [
     "LocalEvasion",
     "SurrogateGCN",
+    "Unrolled",
+    "UnrolledTraining",
     "dice",
     "evolve",
     "feature_flips",
@@ -24,6 +27,8 @@ __all__ = [
     "grbcd",
     "join_unlike",
     "local_evasion",
+    "meta_greedy",
+    "meta_prbcd",
     "metattack",
     "minmax",
     "nettack",

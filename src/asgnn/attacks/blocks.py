@@ -9,7 +9,20 @@ from torch import Tensor
 
 from asgnn.attacks.problem import Problem
 from asgnn.attacks.proposals import Proposals
+from asgnn.errors import ConfigError
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
+from asgnn.settings import check_count
+
+
+def check_block(block_size: int, budget: int, problem: Problem) -> None:
+    """Raises unless the block is large enough for the budget."""
+    check_count("block_size", block_size)
+    # pairs are drawn with replacement, so a block of block_size = budget would have fewer distinct pairs
+    if block_size < min(2 * budget, problem.pairs):
+        raise ConfigError(
+            f"block_size must be at least twice the budget of {budget} flips, or all pairs; it is {block_size}."
+        )
+
 
 # proposals of a round of the local search, relative to the budget
 BY_GRADIENT, AT_RANDOM = 0.2, 0.2

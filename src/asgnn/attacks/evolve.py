@@ -157,7 +157,9 @@ class _Colony:
 
     def children(self, members: _Members, count: int, mutation: float, rng: torch.Generator) -> list[Tensor]:
         """The keys of ``count`` children of members that are sorted by fitness, best first."""
-        world, tried, blind = self.world, [], []
+        world = self.world
+        tried: list[Tensor] = []
+        blind: list[Tensor] = []
         for _ in range(count):
             one, two = torch.randint(members.sets.size(0), (2, TOURNAMENT), generator=rng).min(1).values.tolist()
             keys = torch.cat([members.sets[one], members.sets[two]]).unique()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from asgnn.graphs import labels_of
 from asgnn.graphs.csr import segment_sum
 from asgnn.graphs.features import Features, Rows
 
+MetaLoss = Literal["ce", "tanh_margin"]
 _Function = Callable[..., Sequence[Tensor]]
 TILE = 256
 
@@ -36,6 +38,8 @@ class MetaGradient:
         pseudo: (N,) pseudo-labels of the other nodes; the attack lowers the accuracy with respect to them.
         share: weight of the labelled nodes in the attacker's loss.
         inner: settings of the surrogate's training.
+        nodes: the attacked nodes among the others; by default all of them.
+        loss: the attacker's loss: "ce" or "tanh_margin".
         device: device of the computation.
         dtype: dtype of the computation; float64 for tests.
 
@@ -51,6 +55,9 @@ class MetaGradient:
         inner: InnerTraining,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        *,
+        nodes: Tensor | None = None,
+        loss: MetaLoss = "ce",
     ) -> None:
         self.num_nodes, self.inner, self.device, self.dtype = int(data.num_nodes), inner, torch.device(device), dtype
         self.labelled = labelled.to(self.device)
@@ -58,18 +65,23 @@ class MetaGradient:
         truth = pseudo.clone()
         truth[labelled] = labels_of(data).cpu()[labelled]
         self.onehot = F.one_hot(truth).t().contiguous().to(self.device, dtype)  # (C, N)
-        # ∂L/∂logits of a node is (p − onehot) times its weight in the loss
-        weight = torch.full((self.num_nodes,), (1 - share) / max(1, self.num_nodes - labelled.numel()), dtype=dtype)
+        self.loss: MetaLoss = loss
+        # the weight of each node in the loss
+        attacked = torch.ones(self.num_nodes, dtype=torch.bool)
+        attacked[labelled] = False
+        if nodes is not None:
+            attacked &= torch.zeros_like(attacked).index_fill(0, nodes.cpu(), True)
+        weight = attacked.to(dtype) * (1 - share) / max(1, int(attacked.sum()))
         weight[labelled] = share / labelled.numel()
         self.loss_weight = weight.to(self.device) / inner.starts
         x = data.x.to(self.device, dtype)
         self.features = Features.of(x)
         self.gram = self.features.linear(x.t().unsqueeze(0), None, None).squeeze(0)  # C₀
         row, col = data.edge_index.cpu().numpy()
-        nodes = np.arange(self.num_nodes)
+        each = np.arange(self.num_nodes)
         # the entries of Â as sorted keys, including self-loops
         self._keys: NDArray[np.int64] = np.sort(
-            np.concatenate([row * self.num_nodes + col, nodes * (self.num_nodes + 1)])
+            np.concatenate([row * self.num_nodes + col, each * (self.num_nodes + 1)])
         )
         self._rebuild()
         self.hat_gram = self._hat @ self.gram  # ÂC₀
@@ -195,7 +207,12 @@ class MetaGradient:
 
     def _loss_gradient(self, logits: Tensor) -> Tensor:
         """Return ∂L/∂logits, (S, C, N)."""
-        return (torch.softmax(logits, dim=1) - self.onehot) * self.loss_weight
+        if self.loss == "ce":
+            return (torch.softmax(logits, dim=1) - self.onehot) * self.loss_weight
+        other, at = logits.masked_fill(self.onehot > 0, -math.inf).max(1, keepdim=True)
+        margin = other - (logits * self.onehot).sum(1, keepdim=True)
+        slope = (1 - margin.tanh().square()) * self.loss_weight
+        return (-slope * self.onehot).scatter_add(1, at, slope)
 
     def _first_order(self, trace: Trace, xw: Tensor, k_x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factors of H for the sum of the gradients after each step, with the weights held constant."""

@@ -14,10 +14,11 @@ from asgnn.attacks.checkpoint import Checkpoint
 from asgnn.attacks.degrees import DegreeTest
 from asgnn.attacks.inner import InnerTraining
 from asgnn.attacks.linear import fit_linear, linear_logits
-from asgnn.attacks.meta_gradient import MetaGradient
+from asgnn.attacks.meta_gradient import MetaGradient, MetaLoss
 from asgnn.attacks.rules import check_labelled, check_rng, check_task, finish
 from asgnn.errors import ConfigError
-from asgnn.graphs import Perturbation
+from asgnn.graphs import Perturbation, labels_of
+from asgnn.graphs.checks import node_numbers
 from asgnn.progress import Progress
 from asgnn.settings import check_choice
 from asgnn.threads import one_thread
@@ -35,6 +36,9 @@ def metattack(
     rng: torch.Generator,
     *,
     variant: Variant = "self",
+    known: Tensor | None = None,
+    nodes: Tensor | None = None,
+    loss: MetaLoss = "ce",
     exact: bool = True,
     inner: InnerTraining | None = None,
     add: bool = True,
@@ -56,14 +60,20 @@ def metattack(
     Threat model: global, poisoning. The attacker knows the graph, the features and the labels of ``train``, but not
     the model that will be trained; the surrogate replaces it. "self" maximises the loss of the unlabelled nodes with
     respect to the labels that the surrogate predicts on the clean graph (Meta-Self), "train" the loss of the labelled
-    nodes (Meta-Train), and "both" the mean of the two (Meta-Both).
+    nodes (Meta-Train), and "both" the mean of the two (Meta-Both). Not in the paper: an attacker who knows more labels
+    (``known``) or who attacks only some nodes (``nodes``), and a loss that ignores nodes that are already
+    misclassified (``loss``).
 
     Args:
         data: the clean graph.
         budget: the exact number of flips.
         train: the nodes whose labels are known, as numbers or a mask.
         rng: a CPU generator; the same state gives the same flips on the same machine.
-        variant: the attacker's loss: "self", "train" or "both".
+        variant: the nodes of the attacker's loss: "self", "train" or "both".
+        known: further nodes whose labels the attacker knows, as numbers or a mask; no surrogate is trained on them.
+        nodes: the attacked nodes of "self" and "both", as numbers or a mask; by default all nodes outside ``train``.
+        loss: "ce", cross-entropy as in the paper, or "tanh_margin" (Geisler et al. 2021), which is much stronger if
+            the labels of the attacked nodes are known.
         exact: whether to differentiate through the training. ``False`` sums the gradients at its steps and treats the
             weights as constant (A-Meta in the paper); here this is slower than the exact gradient.
         inner: settings of the surrogate's training.
@@ -84,19 +94,29 @@ def metattack(
     labelled = check_labelled(train, data)
     inner = inner or InnerTraining()
     check_choice("variant", variant, tuple(SHARE))
+    check_choice("loss", loss, ("ce", "tanh_margin"))
     if not add and not remove:
         raise ConfigError("add and remove are both False, so Metattack has nothing to flip; allow at least one.")
     if labelled.numel() == data.num_nodes and variant != "train":
         raise ConfigError("Every node is labelled, so none is left to attack; use variant='train'.")
+    if nodes is not None:
+        nodes = node_numbers(nodes, int(data.num_nodes), "attacked")
+        if bool(torch.isin(nodes, labelled).all()):
+            raise ConfigError("All attacked nodes are training nodes; use variant='train'.")
     state = checkpoint.load() if checkpoint is not None else None
     if state is None:
         drawn = torch.randint(2**62, (1,), generator=rng)
         pseudo = pseudo_labels(data, labelled, torch.Generator().manual_seed(int(drawn)))
+        if known is not None:
+            known = check_labelled(known, data)
+            pseudo[known] = labels_of(data).cpu()[known]
         state = {"flips": torch.empty(2, 0, dtype=torch.int64), "seed": drawn, "pseudo": pseudo}
     seed, flips = int(state["seed"]), state["flips"].t().tolist()
     place = torch.device(device or "cpu")
     with one_thread(place.type == "cpu"):
-        graph = MetaGradient(data, labelled, state["pseudo"], SHARE[variant], inner, place, dtype)
+        graph = MetaGradient(
+            data, labelled, state["pseudo"], SHARE[variant], inner, place, dtype, nodes=nodes, loss=loss
+        )
         constraints = _Constraints(add, remove, DegreeTest(graph.degree) if degree_test else None, allow_isolated)
         for u, v in flips:
             graph.flip(u, v)
@@ -116,7 +136,7 @@ def metattack(
             if progress is not None:
                 progress(len(flips), budget)
     meta = {"attack": "metattack", "variant": variant, "exact": exact, "add": add, "remove": remove}
-    meta |= {"degree_test": degree_test} | {f"inner_{key}": value for key, value in asdict(inner).items()}
+    meta |= {"degree_test": degree_test, "loss": loss} | {f"inner_{key}": value for key, value in asdict(inner).items()}
     found = torch.tensor(flips, dtype=torch.int64).reshape(-1, 2).t()
     return finish(data, found, budget, allow_isolated=allow_isolated, meta=meta)
 

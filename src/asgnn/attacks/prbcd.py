@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.attacks.blocks import block_gradient, draw_block, repaired
+from asgnn.attacks.blocks import block_gradient, check_block, draw_block, repaired
 from asgnn.attacks.checkpoint import Checkpoint, State
 from asgnn.attacks.problem import Loss, Problem, check_unit, make_problem
 from asgnn.attacks.relaxation import Start, best_rounding, check_schedule, project, starting_point
 from asgnn.attacks.restarts import Restarts
 from asgnn.attacks.rules import finish, first_allowed
 from asgnn.attacks.surrogate import Victim
-from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation
 from asgnn.graphs.keys import contains, from_keys, to_keys
 from asgnn.progress import Progress
@@ -90,7 +89,7 @@ def prbcd(
     problem = make_problem(
         data, budget, train, rng, nodes=nodes, surrogate=surrogate, victim=victim, loss=loss, device=device, state=state
     )
-    _check_block(block_size, budget, problem)
+    check_block(block_size, budget, problem)
     if budget == 0:
         return finish(data, torch.empty(2, 0, dtype=torch.int64), 0, allow_isolated=allow_isolated, meta=meta)
     runs = Restarts(problem, restarts, state)
@@ -172,7 +171,7 @@ def grbcd(
     problem = make_problem(
         data, budget, train, rng, nodes=nodes, surrogate=surrogate, victim=victim, loss=loss, device=device, state=state
     )
-    _check_block(block_size, budget, problem)
+    check_block(block_size, budget, problem)
     n, total = problem.num_nodes, min(steps, budget)
     runs = Restarts(problem, restarts, state)
     for restart in runs.left():
@@ -203,15 +202,6 @@ def grbcd(
             made = repaired(problem, made, repair, block_size, rng, allow_isolated=allow_isolated)
         runs.add(made)
     return finish(data, runs.best, budget, allow_isolated=allow_isolated, meta=meta)
-
-
-def _check_block(block_size: int, budget: int, problem: Problem) -> None:
-    check_count("block_size", block_size)
-    # pairs are drawn with replacement, so a block of block_size = budget would have fewer distinct pairs
-    if block_size < min(2 * budget, problem.pairs):
-        raise ConfigError(
-            f"block_size must be at least twice the budget of {budget} flips, or all pairs; it is {block_size}."
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """The command line."""
 
-from asgnn.cli import experiments, own
+from asgnn.cli import challenge, experiments, own
 from asgnn.cli.app import run
 
-__all__ = ["experiments", "own", "run"]
+__all__ = ["challenge", "experiments", "own", "run"]

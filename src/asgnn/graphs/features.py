@@ -143,7 +143,7 @@ class Features:
         return (self.num_nodes, self.num_features) if self.by_row is None else tuple(self.by_row.value.shape)
 
     def linear(self, weight: Tensor, keep: Tensor | None, scale: Tensor | None) -> Tensor:
-        """Returns X W for each trial: ``weight`` (T, F, H) → (T, N, H), differentiable in the weight.
+        """Returns X W for each trial: ``weight`` (T, F, H) → (T, N, H), differentiable in the weight to any order.
 
         Args:
             weight: One matrix per trial.
@@ -160,7 +160,7 @@ class Features:
             if keep is None or scale is None:
                 return self.dense @ weight
             return (self.dense * keep * scale.view(-1, 1, 1)) @ weight
-        out: Tensor = _SparseLinear.apply(weight, self, keep, scale)
+        out: Tensor = _SparseLinear.apply(weight, self, keep, scale, False)
         return out
 
     def gram(self, h: Tensor) -> Tensor:
@@ -215,19 +215,21 @@ def _pointer(index: Tensor, size: int) -> Tensor:
 
 
 class _SparseLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, features: Features, keep: Tensor | None, scale: Tensor | None) -> Tensor:
-        ctx.features = features
-        ctx.save_for_backward(keep, scale)
-        assert features.by_row is not None
-        if keep is None or scale is None:
-            return features.by_row.times(weight)
-        return features.by_row.times_kept(weight, keep, scale)
+    """X W, or XᵀW if ``transposed``, with the kept entries of X. Each is the derivative of the other, to any order."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        keep, scale = ctx.saved_tensors
-        by_column, order = ctx.features.by_column, ctx.features.to_column_order
+    def forward(
+        ctx: Any, weight: Tensor, features: Features, keep: Tensor | None, scale: Tensor | None, transposed: bool
+    ) -> Tensor:
+        ctx.features, ctx.transposed = features, transposed
+        ctx.save_for_backward(keep, scale)
+        rows = features.by_column if transposed else features.by_row
+        assert rows is not None
         if keep is None or scale is None:
-            return by_column.times(grad), None, None, None
-        return by_column.times_kept(grad, keep, scale, order), None, None, None
+            return rows.times(weight)
+        return rows.times_kept(weight, keep, scale, features.to_column_order if transposed else None)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        keep, scale = ctx.saved_tensors
+        return _SparseLinear.apply(grad, ctx.features, keep, scale, not ctx.transposed), None, None, None, None

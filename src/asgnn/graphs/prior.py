@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -78,6 +79,19 @@ class FeaturePrior:
         return _structure(features, adj, self) if self.active else adj
 
 
+# features → (k, metric) → their neighbours, for attacks, which call a model on many graphs with the same features
+_NEIGHBORS: WeakKeyDictionary[Features, dict[tuple[int, Metric], Tensor]] = WeakKeyDictionary()
+
+
+def _neighbors(features: Features, k: int, metric: Metric) -> Tensor:
+    if features.requires_grad:
+        return nearest_neighbors(features, k, metric)
+    known = _NEIGHBORS.setdefault(features, {})
+    if (k, metric) not in known:
+        known[k, metric] = nearest_neighbors(features, k, metric)
+    return known[k, metric]
+
+
 @once_per_graph
 def _structure(features: Features, adj: Adjacency, prior: FeaturePrior) -> Adjacency:
     keep = ~adj.loops
@@ -92,7 +106,7 @@ def _structure(features: Features, adj: Adjacency, prior: FeaturePrior) -> Adjac
     given = to_keys(torch.stack([adj.row, adj.col]), adj.num_nodes)[keep]
     added = given.new_empty(0)
     if reason is None and prior.neighbors > 0 and prior.weight > 0:
-        pairs = nearest_neighbors(features, prior.neighbors, prior.metric).to(adj.row.device)
+        pairs = _neighbors(features, prior.neighbors, prior.metric).to(adj.row.device)
         added = to_keys(pairs, adj.num_nodes)
     keys = torch.cat([given, added]).unique()
 

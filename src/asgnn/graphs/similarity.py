@@ -46,7 +46,7 @@ def edge_similarity(features: Features, adj: Adjacency) -> Tensor:
             "No two nodes share a feature (as with identity features), so feature similarity is 0 for every edge; "
             "choose a method that uses the graph structure only."
         )
-    return _ratio(x, adj, jaccard=bool((x.data == 1).all()))
+    return _ratio(features, x, adj, jaccard=bool((x.data == 1).all()))
 
 
 def edge_cosine(features: Features, adj: Adjacency) -> Tensor:
@@ -58,10 +58,12 @@ def edge_cosine(features: Features, adj: Adjacency) -> Tensor:
         assert features.dense is not None
         unit = F.normalize(features.dense, dim=1).unsqueeze(2)
         return sddmm(unit, unit, adj).squeeze(1)
-    return _ratio(features.to_scipy(), adj, jaccard=False)
+    return _ratio(features, features.to_scipy(), adj, jaccard=False)
 
 
-def _ratio(x: sp.csr_array, adj: Adjacency, *, jaccard: bool) -> Tensor:
+def _ratio(features: Features, x: sp.csr_array, adj: Adjacency, *, jaccard: bool) -> Tensor:
+    if adj.row.is_cuda:  # an attack asks for new pairs at every step, many more than the edges
+        return _dense_ratio(features.to_dense().detach().double(), adj, jaccard=jaccard)
     row, col = adj.row.cpu().numpy(), adj.col.cpu().numpy()
     size = x.multiply(x).sum(axis=1)  # squared norm; for binary rows the number of ones
     starts = range(0, row.size, BLOCK)
@@ -69,6 +71,16 @@ def _ratio(x: sp.csr_array, adj: Adjacency, *, jaccard: bool) -> Tensor:
     whole = size[row] + size[col] - shared if jaccard else np.sqrt(size[row] * size[col])
     found = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     return torch.from_numpy(found).to(adj.row.device)
+
+
+def _dense_ratio(x: Tensor, adj: Adjacency, *, jaccard: bool) -> Tensor:
+    """The same from dense rows (N, F), on their device; memory O(F) for each of ``BLOCK // 4`` pairs."""
+    size = x.square().sum(1)
+    pairs = zip(adj.row.split(BLOCK // 4), adj.col.split(BLOCK // 4), strict=True)
+    shared = torch.cat([(x[row] * x[col]).sum(1) for row, col in pairs])
+    row, col = size[adj.row], size[adj.col]
+    whole = row + col - shared if jaccard else (row * col).sqrt()
+    return torch.where(whole > 0, shared / torch.where(whole > 0, whole, 1.0), 0.0)
 
 
 def _dots(x: sp.csr_array, row: NDArray[np.int64], col: NDArray[np.int64]) -> NDArray[Any]:
@@ -158,7 +170,7 @@ def pair_similarity(features: Features, row: Tensor, col: Tensor, metric: Metric
 
 def measured(features: Features, row: Tensor, col: Tensor, measure: Measure) -> Tensor:
     """Returns the similarity of pairs of nodes by a given measure; 0 if a row has norm 0. Cost as above."""
-    if measure == "standardised" or features.by_row is None:
+    if measure == "standardised" or features.by_row is None or row.is_cuda:
         x = comparable(features, measure)
         size = x.square().sum(dim=1)
         at = zip(row.split(BLOCK), col.split(BLOCK), strict=True)

@@ -1,0 +1,547 @@
+"""Poisoning through the unrolled training of the victim itself: the logits after training, as a function of the edges.
+
+:class:`Unrolled` turns a model with its training into a :data:`~asgnn.attacks.surrogate.Victim`, so an attack on a
+trained model becomes one on its training. :func:`meta_prbcd` is PR-BCD on it, and :func:`meta_greedy` Metattack's
+greedy outer loop.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from asgnn.attacks.blocks import block_gradient, check_block, draw_block
+from asgnn.attacks.checkpoint import Checkpoint
+from asgnn.attacks.prbcd import prbcd
+from asgnn.attacks.problem import Loss, check_unit, make_problem
+from asgnn.attacks.rules import check_labelled, check_task, finish, first_allowed
+from asgnn.attacks.surrogate import Victim
+from asgnn.errors import ConfigError
+from asgnn.graphs import Perturbation, labels_of
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
+from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
+from asgnn.progress import Progress
+from asgnn.settings import check_choice, check_count, check_number
+
+Optimizer = Literal["sgd", "adam"]
+Derivative = Literal["exact", "difference"]
+Retrain = Callable[[Tensor], Tensor]
+"""edge_index (2, E), both directions → the logits (N, C), or (T, N, C), of victims trained on these edges."""
+
+_Logits = Callable[[list[Tensor], Tensor], Tensor]
+"""(weights, edge weights) → logits, or a loss"""
+
+BETA1, BETA2 = 0.9, 0.999
+
+
+@dataclass(frozen=True)
+class UnrolledTraining:
+    """Settings of the training that an attack differentiates through.
+
+    Args:
+        steps: full-graph training steps.
+        optimizer: "sgd", gradient descent with momentum, or "adam".
+        lr: learning rate.
+        momentum: momentum of "sgd".
+        eps: added to the root of Adam's second moment. The derivative of a step of Adam grows as 1/eps where the
+            gradient is small, so this is larger than in training.
+        weight_decay: L2 penalty on the weights; learned scalars have none.
+        scalar_lr: learning rate of the learned scalars, ``model.scalars()``, if the model has any.
+        dropout: whether to train with dropout. The masks of a step are the same in every training.
+        redraw: whether gradients are taken from other initial weights and dropout masks for each graph, drawn by
+            ``model.reset_parameters()`` from a seed that depends on the edges. So the attack does not fit one
+            initialisation. Values without gradient always use the weights of ``model``.
+        derivative: "exact" differentiates the gradient of each step a second time; "difference" takes the central
+            difference of two gradients instead, for models that can be differentiated only once.
+    """
+
+    steps: int = 50
+    optimizer: Optimizer = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    eps: float = 1e-4
+    weight_decay: float = 5e-4
+    scalar_lr: float = 0.01
+    dropout: bool = True
+    redraw: bool = True
+    derivative: Derivative = "exact"
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps, 0)
+        check_choice("optimizer", self.optimizer, ("sgd", "adam"))
+        check_choice("derivative", self.derivative, ("exact", "difference"))
+        check_number("momentum", self.momentum, 0, 1, "[)")
+        check_number("eps", self.eps, 0, math.inf, "()")
+        for name in ("lr", "weight_decay", "scalar_lr"):
+            check_number(name, getattr(self, name), 0, math.inf, "[)")
+
+
+class Unrolled:
+    """A victim that is trained on the edges it is called with; differentiable in their weights through the training.
+
+    The result depends on the edges alone: a call trains from the initial weights of ``model`` with the same dropout
+    masks, or from those that belong to these edges (``UnrolledTraining.redraw``). Apart from its dropout layers, the
+    model is in evaluation mode, where RUNG and GNNGuard differentiate fully. What a model learned before the training,
+    such as a witness, is fixed. The reverse pass recomputes one step at a time, so memory is O(steps · weights) and the
+    activations of one step.
+
+    Args:
+        model: the untrained model, of this library or any module that maps ``(x, edge_index, edge_weight)`` to (N, C).
+            It is not changed. A stack of several (``asgnn.models.stack``) trains all of them; the result is the mean
+            of their logits.
+        train: the nodes on which the model is trained, as numbers.
+        labels: (N,) the labels; those of ``train`` are used.
+        training: the settings of the training.
+
+    Time of a call: ``steps`` training steps; its derivative takes about five times as long.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Tensor,
+        labels: Tensor,
+        training: UnrolledTraining | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"model must be an untrained torch.nn.Module; it is a {type(model).__name__}.")
+        self.training = training or UnrolledTraining()
+        self.model = copy.deepcopy(model).to(train.device).eval()
+        self.train, self.y = train, labels[train].to(train.device)
+        self.last_class = int(self.y.max())
+        self.start = {name: p.detach().clone() for name, p in self.model.named_parameters() if p.requires_grad}
+        if not self.start:
+            raise ConfigError(f"{type(model).__name__} has no trainable parameters.")
+        if self.training.redraw and not callable(getattr(model, "reset_parameters", None)):
+            raise ConfigError(
+                f"{type(model).__name__} has no method reset_parameters, so no initial weights can be drawn; "
+                "use UnrolledTraining(redraw=False)."
+            )
+        scalars: Iterable[Tensor] = getattr(self.model, "scalars", tuple)()
+        ids = {id(scalar) for scalar in scalars}
+        is_scalar = [id(p) in ids for p in self.model.parameters() if p.requires_grad]
+        given = self.training
+        self.rates = [given.scalar_lr if scalar else given.lr for scalar in is_scalar]
+        self.decays = [0.0 if scalar else given.weight_decay for scalar in is_scalar]
+        # Models of this library take the graph in its prepared form, so that it is not checked at every step.
+        self.prepares = hasattr(model, "informed")
+        self.dropouts = [module for module in self.model.modules() if "Dropout" in type(module).__name__]
+
+    def __call__(self, x: Tensor | Features, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        """Return the logits (N, C) after training on the graph."""
+        run = _Run(self, list(self.start.values()), 0)
+        if self.training.redraw and edge_weight.requires_grad:
+            run = self._drawn(edge_index, edge_weight.detach())
+        if self.prepares:
+            features = Features.of(x)
+            adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
+            weight = adj.weight
+
+            def inputs(weight: Tensor) -> tuple[Any, ...]:
+                return features, replace(adj, weight=weight)
+        else:
+            dense, weight = x.to_dense() if isinstance(x, Features) else x, edge_weight
+
+            def inputs(weight: Tensor) -> tuple[Any, ...]:
+                return dense, edge_index, weight
+
+        def logits(values: list[Tensor], weight: Tensor) -> Tensor:
+            found: Tensor = functional_call(
+                self.model, dict(zip(self.start, values, strict=True)), inputs(weight), strict=False
+            )
+            return found
+
+        return _mean(logits(list(_Train.apply(weight, run, logits)), weight))
+
+    def _drawn(self, edge_index: Tensor, edge_weight: Tensor) -> _Run:
+        """Return a training from other initial weights, which depend on the edges alone."""
+        n = int(edge_index.max()) + 1
+        number = float(edge_weight.double() @ (edge_index[0] * n + edge_index[1]).double())
+        (seed,) = struct.unpack("q", struct.pack("d", number))
+        with _seeded(seed, edge_weight.device):
+            self.model.reset_parameters()  # type: ignore[operator]
+        start = [p.detach().clone() for p in self.model.parameters() if p.requires_grad]
+        return _Run(self, start, seed)
+
+    def losses(self, logits: _Logits, seed: int) -> _Logits:
+        """Return (weights, edge weights) → training loss, with the dropout masks that belong to ``seed``."""
+
+        def loss(values: list[Tensor], weight: Tensor) -> Tensor:
+            if not (self.training.dropout and self.dropouts):
+                return self.loss(logits(values, weight))
+            with _seeded(seed, weight.device):
+                for module in self.dropouts:
+                    module.train()
+                try:
+                    return self.loss(logits(values, weight))
+                finally:
+                    for module in self.dropouts:
+                        module.eval()
+
+        return loss
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """Return the cross-entropy of the training nodes, summed over the models of a stack."""
+        logits = logits.unsqueeze(0) if logits.dim() == 2 else logits
+        if self.last_class >= logits.size(-1):
+            raise ConfigError(
+                f"The model has {logits.size(-1)} classes, but a training node has label {self.last_class}."
+            )
+        at = logits[:, self.train].transpose(1, 2)
+        return F.cross_entropy(at, self.y.expand(at.size(0), -1)) * at.size(0)
+
+    def updated(self, state: list[Tensor], gradient: list[Tensor], step: int) -> list[Tensor]:
+        """Return the state (weights, then the moments) after one step, counted from 1; differentiable, elementwise."""
+        size, given = len(gradient), self.training
+        weights = state[:size]
+        gradient = [g + decay * w for g, decay, w in zip(gradient, self.decays, weights, strict=True)]
+        if given.optimizer == "sgd":
+            first = [given.momentum * m + g for m, g in zip(state[size:], gradient, strict=True)]
+            return [w - rate * m for w, rate, m in zip(weights, self.rates, first, strict=True)] + first
+        first = [BETA1 * m + (1 - BETA1) * g for m, g in zip(state[size : 2 * size], gradient, strict=True)]
+        second = [BETA2 * v + (1 - BETA2) * g * g for v, g in zip(state[2 * size :], gradient, strict=True)]
+        new = []
+        for w, rate, m, v in zip(weights, self.rates, first, second, strict=True):
+            # the root has no derivative at 0
+            root = (v / (1 - BETA2**step)).clamp(min=torch.finfo(v.dtype).tiny).sqrt()
+            new.append(w - rate * (m / (1 - BETA1**step)) / (root + given.eps))
+        return new + first + second
+
+    @property
+    def moments(self) -> int:
+        return 1 if self.training.optimizer == "sgd" else 2
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generator, from which models draw; restore it afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A training: the initial weights, and the seed of the dropout masks."""
+
+    victim: Unrolled
+    start: list[Tensor]
+    seed: int
+
+    def losses(self, logits: _Logits, step: int) -> _Logits:
+        return self.victim.losses(logits, (self.seed + step) % 2**62)
+
+
+class _Train(torch.autograd.Function):
+    """(edge weights, training, logits) → the weights after training, differentiable once in the edge weights."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, run: _Run, logits: _Logits) -> tuple[Tensor, ...]:
+        victim, size, keep = run.victim, len(run.start), ctx.needs_input_grad[0]
+        state = list(run.start)
+        state += [torch.zeros_like(value) for _ in range(victim.moments) for value in run.start]
+        states, gradients = [], []
+        for step in range(1, victim.training.steps + 1):
+            gradient = _gradient(run.losses(logits, step), state[:size], weight)
+            if keep:
+                states.append(state)
+                gradients.append(gradient)
+            with torch.no_grad():
+                state = victim.updated(state, gradient, step)
+        ctx.run, ctx.logits, ctx.states, ctx.gradients = run, logits, states, gradients
+        ctx.save_for_backward(weight)
+        return tuple(value.clone() for value in state[:size])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *adjoint: Tensor) -> tuple[Tensor, None, None]:
+        run, (weight,) = ctx.run, ctx.saved_tensors
+        victim = run.victim
+        size, total = len(run.start), torch.zeros_like(weight)
+        bar = list(adjoint) + [torch.zeros_like(value) for _ in range(victim.moments) for value in adjoint]
+        for step in range(len(ctx.states), 0, -1):
+            state, gradient = ctx.states[step - 1], ctx.gradients[step - 1]
+            with torch.enable_grad():
+                inputs = [value.detach().requires_grad_() for value in (*state, *gradient)]
+                new = victim.updated(inputs[: len(state)], inputs[len(state) :], step)
+            found = torch.autograd.grad(new, inputs, bar)
+            bar, of_gradient = list(found[: len(state)]), found[len(state) :]
+            inner = run.losses(ctx.logits, step), state[:size], weight, of_gradient
+            if victim.training.derivative == "difference":
+                of_weights, of_weight = _difference(*inner)
+            else:
+                of_weights, of_weight = _second_derivative(*inner, check=step == len(ctx.states))
+            bar[:size] = [a + b for a, b in zip(bar[:size], of_weights, strict=True)]
+            total += of_weight
+        return total, None, None
+
+
+def _gradient(loss: _Logits, weights: list[Tensor], weight: Tensor) -> list[Tensor]:
+    with torch.enable_grad():
+        leaves = [value.detach().requires_grad_() for value in weights]
+        value = loss(leaves, weight.detach())
+    return _grad(value, leaves)
+
+
+def _second_derivative(
+    loss: _Logits, weights: list[Tensor], weight: Tensor, along: tuple[Tensor, ...], check: bool
+) -> tuple[list[Tensor], Tensor]:
+    """Return the derivatives of ⟨∂loss/∂weights, along⟩ in the weights and in the edge weights."""
+    with torch.enable_grad():
+        leaves = [value.detach().requires_grad_() for value in (*weights, weight)]
+        gradient = _grad(loss(leaves[:-1], leaves[-1]), leaves[:-1], create_graph=True)
+    if check:
+        _check_twice(gradient)
+    needed = [(g, a) for g, a in zip(gradient, along, strict=True) if g.requires_grad]
+    outputs, along_outputs = [g for g, _ in needed], [a for _, a in needed]
+    found = torch.autograd.grad(outputs, leaves, along_outputs, allow_unused=True, materialize_grads=True)
+    return list(found[:-1]), found[-1]
+
+
+def _check_twice(gradient: list[Tensor]) -> None:
+    """Raise if a function that is differentiable only once was used: torch would leave out its second derivative."""
+    waiting, seen = [g.grad_fn for g in gradient if g.grad_fn is not None], set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name().endswith("::Error"):
+            raise ConfigError(
+                "The model can be differentiated only once on this device, but its unrolled training needs second "
+                'derivatives; use a model with backend="edges", or UnrolledTraining(derivative="difference").'
+            )
+        waiting += [following for following, _ in node.next_functions if following is not None]
+
+
+def _difference(
+    loss: _Logits, weights: list[Tensor], weight: Tensor, along: tuple[Tensor, ...]
+) -> tuple[list[Tensor], Tensor]:
+    """The same as a central difference along ``along``, from first derivatives alone."""
+    sizes = [math.sqrt(sum(float(v.square().sum()) for v in values)) for values in (weights, along)]
+    if sizes[1] == 0:
+        return [torch.zeros_like(value) for value in weights], torch.zeros_like(weight)
+    # the best step of a central difference, relative to the weights, is the cube root of the precision
+    step = torch.finfo(weight.dtype).eps ** (1 / 3) * max(sizes[0], 1.0) / sizes[1]
+    both = []
+    for sign in (1, -1):
+        with torch.enable_grad():
+            leaves = [(w + sign * step * a).detach().requires_grad_() for w, a in zip(weights, along, strict=True)]
+            leaves.append(weight.detach().requires_grad_())
+            value = loss(leaves[:-1], leaves[-1])
+        both.append(_grad(value, leaves))
+    found = [(up - down) / (2 * step) for up, down in zip(*both, strict=True)]
+    return found[:-1], found[-1]
+
+
+def _grad(loss: Tensor, by: list[Tensor], create_graph: bool = False) -> list[Tensor]:
+    """Return the gradient, 0 where the loss does not depend on a tensor."""
+    return list(torch.autograd.grad(loss, by, create_graph=create_graph, allow_unused=True, materialize_grads=True))
+
+
+def _mean(logits: Tensor) -> Tensor:
+    return logits.mean(0) if logits.dim() == 3 else logits
+
+
+def meta_prbcd(
+    data: Data,
+    budget: int,
+    train: Tensor,
+    rng: torch.Generator,
+    *,
+    model: nn.Module,
+    known: Tensor | None = None,
+    nodes: Tensor | None = None,
+    training: UnrolledTraining | None = None,
+    retrain: Retrain | None = None,
+    steps: int = 125,
+    fine_tune: int = 25,
+    block_size: int = 250_000,
+    base_lr: float = 1.0,
+    loss: Loss = "tanh_margin",
+    samples: int = 20,
+    repair: int = 10,
+    allow_isolated: bool = False,
+    device: torch.device | str | None = None,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> Perturbation:
+    """PR-BCD on the meta-gradient: global poisoning through the unrolled training of the model itself.
+
+    As :func:`~asgnn.attacks.prbcd`, but the attacked function is the whole training: see :class:`Unrolled`. The best
+    step, the rounding and the local search are decided by ``retrain`` if it is given, else by the unrolled training.
+
+    Threat model: global poisoning, white box. The attacker knows the graph, the features, the model and its training,
+    and the labels of ``train`` and ``known``. The label of any other node is the prediction of the victim that is
+    trained on the clean graph.
+
+    Args:
+        data, budget, rng, allow_isolated, device, checkpoint, progress: as for :func:`~asgnn.attacks.pgd`.
+        train: the nodes on which the victim is trained, as numbers or a mask.
+        model: the untrained victim, or a stack of several; see :class:`Unrolled`. Its weights are the initial ones.
+        known: further nodes whose labels the attacker knows, as numbers or a mask.
+        nodes: the attacked nodes, as numbers or a mask; by default all nodes outside ``train``.
+        training: the settings of the unrolled training.
+        retrain: trains the true victim on given edges and returns its logits; for the decisions. A resumed attack
+            gives the same flips if it always returns the same logits for the same edges.
+        steps, fine_tune, block_size, base_lr, loss, samples, repair: as for :func:`~asgnn.attacks.prbcd`.
+
+    Time O(steps · training steps · (E + block)), memory O((E + block) (H + C) + training steps · weights).
+    """
+    unrolled, labelled, nodes = _unrolled(data, budget, train, known, nodes, model, training, device)
+    found = prbcd(
+        data,
+        budget,
+        labelled,
+        rng,
+        nodes=nodes,
+        surrogate=unrolled,
+        victim=_victim(retrain),
+        steps=steps,
+        fine_tune=fine_tune,
+        block_size=block_size,
+        base_lr=base_lr,
+        loss=loss,
+        samples=samples,
+        repair=repair,
+        allow_isolated=allow_isolated,
+        device=device,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    return _named(found, "meta_prbcd", unrolled, retrain)
+
+
+def meta_greedy(
+    data: Data,
+    budget: int,
+    train: Tensor,
+    rng: torch.Generator,
+    *,
+    model: nn.Module,
+    known: Tensor | None = None,
+    nodes: Tensor | None = None,
+    training: UnrolledTraining | None = None,
+    retrain: Retrain | None = None,
+    steps: int = 125,
+    block_size: int = 250_000,
+    loss: Loss = "tanh_margin",
+    allow_isolated: bool = False,
+    device: torch.device | str | None = None,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> Perturbation:
+    """Metattack's outer loop through the unrolled training of the model itself, with some flips per step.
+
+    Each step takes the meta-gradient of the current graph on a block of pairs and flips the ``budget / steps`` best
+    ones. The best quarter of the block stays, and the rest is replaced by new random pairs. No pair is flipped twice.
+    The flips are in the order in which they were made.
+
+    Threat model: as :func:`meta_prbcd`.
+
+    Args:
+        data, budget, train, rng, model, known, nodes, training, loss, allow_isolated, device, checkpoint, progress:
+            as for :func:`meta_prbcd`.
+        retrain: predicts the labels that are not known; no decision needs it.
+        steps: number of steps; at most ``budget`` are made.
+        block_size: number of pairs in the block, at least twice the budget or all pairs.
+
+    Time and memory as for :func:`meta_prbcd`.
+    """
+    check_count("steps", steps)
+    unrolled, labelled, nodes = _unrolled(data, budget, train, known, nodes, model, training, device)
+    state = checkpoint.load() if checkpoint is not None else None
+    problem = make_problem(
+        data,
+        budget,
+        labelled,
+        rng,
+        nodes=nodes,
+        surrogate=unrolled,
+        victim=_victim(retrain),
+        loss=loss,
+        device=device,
+        state=state,
+    )
+    check_block(block_size, budget, problem)
+    n, total, start = problem.num_nodes, min(steps, budget), 0
+    made, kept = torch.empty(2, 0, dtype=torch.int64), torch.empty(0, dtype=torch.int64, device=problem.device)
+    if state is not None:
+        made, kept, start = state["made"], state["kept"].to(problem.device), int(state["step"])
+        rng.set_state(state["rng"])
+    for step in range(start, total):
+        edges = problem.flipped(made)
+        fresh = block_size if block_size >= problem.pairs else block_size - kept.numel()
+        keys = unique_keys(torch.cat([kept, draw_block(problem, fresh, rng)]))
+        keys = keys[~contains(to_keys(made, n).to(keys.device), keys)]
+        gradient = block_gradient(problem, keys, torch.zeros(keys.numel(), device=keys.device), edges)
+        if step == start:
+            check_unit(float(gradient.abs().max()))
+        keys = keys[gradient.argsort(descending=True, stable=True)]
+        # includes flips that earlier steps could not find
+        count = (step + 1) * budget // total - made.size(1)
+        flips = first_allowed(from_keys(keys, n).cpu(), count, edges.cpu(), n, allow_isolated=allow_isolated)
+        made, kept = torch.cat([made, flips], dim=1), keys[: block_size // 4]
+        if checkpoint is not None:
+            now = {"step": torch.tensor(step + 1), "made": made, "kept": kept, "rng": rng.get_state()}
+            checkpoint.save(problem.state() | now)
+        if progress is not None:
+            progress(step + 1, total)
+    meta = {"steps": steps, "block_size": block_size, "loss": loss}
+    found = finish(data, made, budget, allow_isolated=allow_isolated, meta=meta)
+    return _named(found, "meta_greedy", unrolled, retrain)
+
+
+def _unrolled(
+    data: Data,
+    budget: int,
+    train: Tensor,
+    known: Tensor | None,
+    nodes: Tensor | None,
+    model: nn.Module,
+    training: UnrolledTraining | None,
+    device: torch.device | str | None,
+) -> tuple[Unrolled, Tensor, Tensor]:
+    """Return the attacked training, the nodes whose labels are known, and the attacked nodes."""
+    check_task(data, budget)
+    train = check_labelled(train, data)
+    labelled = train if known is None else torch.cat([train, check_labelled(known, data)]).unique()
+    if nodes is None:
+        outside = torch.ones(int(data.num_nodes or 0), dtype=torch.bool)
+        outside[train] = False
+        if not bool(outside.any()):
+            raise ConfigError("Every node is labelled, so none is left to attack; pass the nodes to attack as nodes=.")
+        nodes = outside.nonzero().view(-1)
+    place = torch.device(device or data.x.device)
+    return Unrolled(model, train.to(place), labels_of(data).to(place), training), labelled, nodes
+
+
+def _victim(retrain: Retrain | None) -> Victim | None:
+    """Return the victim that decides: one that is retrained, or ``None`` for the unrolled training itself."""
+    if retrain is None:
+        return None
+
+    def call(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        with torch.enable_grad():  # decisions need no gradient, but training does
+            logits = retrain(edge_index)
+        return _mean(logits.detach().to(edge_weight))
+
+    return call
+
+
+def _named(found: Perturbation, attack: str, unrolled: Unrolled, retrain: Retrain | None) -> Perturbation:
+    about = {f"training_{name}": str(value) for name, value in asdict(unrolled.training).items()}
+    about |= {"attack": attack, "model": type(unrolled.model).__name__, "retrain": str(retrain is not None)}
+    return replace(found, meta={**found.meta, **about})
