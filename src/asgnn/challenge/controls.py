@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch_geometric.data import Data
 from asgnn.graphs import prepare
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
-from asgnn.models import ASGNN, GCN, ProGNN
+from asgnn.models import ASGNN, GCN, NodeClassifier, ProGNN
 from asgnn.models.layers import Rng
 from asgnn.models.prognn import dense_propagation
 
@@ -73,10 +74,20 @@ def as_attacked(model: nn.Module, data: Data) -> nn.Module:
 def frozen_twin(model: nn.Module) -> ASGNN | None:
     """A copy of an ASGNN that keeps the given structure, with the same weights; ``None`` for other models.
 
-    Its gradient has no clip to hide behind, so flips found through it may be stronger.
+    Its gradient has no clip to hide behind, so flips found through it may be stronger. It never loses its trust in the
+    edges, either.
     """
     if not isinstance(model, ASGNN) or model.asmp.scheme.structure == "frozen":
         return None
-    twin = copy.deepcopy(model)
+    twin = cast(ASGNN, trusting_twin(model) or copy.deepcopy(model))
     twin.asmp.scheme = replace(model.asmp.scheme, structure="frozen", support="edges")
+    return twin
+
+
+def trusting_twin(model: nn.Module) -> NodeClassifier | None:
+    """A copy of a model that never loses its trust in the edges, or ``None`` for a model that trusts them anyway."""
+    if not isinstance(model, NodeClassifier) or not model.expected:
+        return None
+    twin = copy.deepcopy(model)
+    twin.expected = 0.0
     return twin

@@ -14,7 +14,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm
 from asgnn.graphs.features import Features
 from asgnn.graphs.per_graph import once_per_graph
-from asgnn.graphs.relaxed import relaxed
+from asgnn.graphs.relaxed import gate, relaxed
 from asgnn.settings import check_count, check_number
 
 # Keeps the derivative of the square root finite where two nodes have no class in common.
@@ -39,10 +39,10 @@ class Witness:
     .. math:: \theta \, (\log \mathrm{softmax}(H) + \alpha \log p) + (1 - \theta) (1 + \alpha) \log p, \qquad
               \theta = \sigma\big(6\, (1 - \mathrm{growth} / \mathrm{tolerance})\big)
 
-    Here growth is that of the disagreement, the sum of :math:`A_{ij} (1 - \sqrt{p_i \cdot p_j})` over all edges, relative
-    to the training graph. Edges that an attacker adds make it grow, and only the removal of other implausible edges
-    makes it fall again. It is a sum over the whole graph, so it does not see an attack on a few nodes; and false edges
-    in the training graph are part of what is expected.
+    Here growth is that of the disagreement, relative to the training graph: of the sum over all edges of
+    :math:`A_{ij} (1 - \sqrt{p_i \cdot p_j})`. Edges that an attacker adds make it grow, and only the removal of other
+    implausible edges makes it fall again. It is a sum over the whole graph, so it does not see an attack on a few
+    nodes; and false edges in the training graph are part of what is expected.
 
     If the features cannot judge pairs of nodes, the witness stands aside with a
     :class:`~asgnn.errors.FeaturesWarning`.
@@ -96,8 +96,7 @@ class Witness:
         together = out.log_softmax(-1) + self.voice * said
         if not self.tolerance or not expected:
             return together
-        growth = disagreement(p, adj) / expected - 1
-        theta = (SHARPNESS * (1 - growth / self.tolerance)).sigmoid()
+        theta = gate(1 - (disagreement(p, adj) / expected - 1) / self.tolerance, SHARPNESS)
         return theta * together + (1 - theta) * (1 + self.voice) * said
 
 
