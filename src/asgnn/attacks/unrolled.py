@@ -52,8 +52,9 @@ class UnrolledTraining:
 
     Args:
         steps: full-graph training steps.
-        optimizer: "sgd", gradient descent with momentum, or "adam".
-        lr: learning rate.
+        optimizer: "adam", as in the recipes, or "sgd", gradient descent with momentum.
+        lr: learning rate. With Adam and 0.01, 50 steps train every model almost as well as its recipe; gradient descent
+            needs 0.2 or more.
         momentum: momentum of "sgd".
         eps: added to the root of Adam's second moment. The derivative of a step of Adam grows as 1/eps where the
             gradient is small, so this is larger than in training.
@@ -68,8 +69,8 @@ class UnrolledTraining:
     """
 
     steps: int = 50
-    optimizer: Optimizer = "sgd"
-    lr: float = 0.1
+    optimizer: Optimizer = "adam"
+    lr: float = 0.01
     momentum: float = 0.9
     eps: float = 1e-4
     weight_decay: float = 5e-4
