@@ -36,7 +36,7 @@ from asgnn.errors import AsgnnError, ConfigError
 from asgnn.graphs import FeaturePrior, Perturbation, Split, undirected
 from asgnn.graphs.keys import to_keys
 from asgnn.graphs.relaxed import Relaxation, clip, present, relaxation, relaxed, step
-from asgnn.models import ASGNN, GNNGuard, SoftMedianGCN
+from asgnn.models import ASGNN, GCN, GCNJaccard, GNNGuard, SoftMedianGCN
 from asgnn.models.base import NodeClassifier
 from asgnn.training import TrainConfig, fit
 from tests.attacks.test_contract import InterruptedCheckpoint, generator
@@ -401,6 +401,32 @@ def test_relaxed_gradient_foretells_what_a_new_edge_does(name: str, prior: Featu
         scores.append(float(torch.corrcoef(torch.stack([gradient.double(), change.double() - clean]))[0, 1]))
     assert scores[1] > 0.6
     assert scores[1] > scores[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GCNJaccard(8, 4, 3, threshold=0.3),
+        lambda: GNNGuard(8, 4, 3, threshold=0.3),
+        lambda: GCN(8, 4, 3, prior=FeaturePrior(0.3, neighbors=2)),
+    ],
+    ids=["gcn-jaccard", "gnnguard", "prior"],
+)
+def test_thresholds_of_similarity_pass_a_gradient_in_the_features(make: Callable[[], NodeClassifier]) -> None:
+    """The values are exact; the gradient is that of the exact model and what the threshold adds to it."""
+    data, _ = with_words()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = make().eval()
+    weight = torch.ones(data.num_edges)
+    found = []
+    for victim in (model, straight_through(model)):
+        x = data.x.clone().requires_grad_()
+        logits = victim(x, data.edge_index, weight)
+        found.append((logits.detach(), torch.autograd.grad(logits.square().sum(), x)[0]))
+    (value, exact), (same, through) = found
+    torch.testing.assert_close(same, value)
+    assert float((through - exact).abs().max()) > 0.05 * float(exact.abs().max())
 
 
 def test_relaxed_asmp_needs_the_edge_list() -> None:
