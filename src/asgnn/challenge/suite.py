@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from asgnn.attacks import UnrolledTraining
 from asgnn.challenge.attempts import EVASION, POISONING, WAYS, Target, Way, chosen, make_flips, planned
 from asgnn.challenge.controls import as_attacked
 from asgnn.challenge.ledger import Ledger
@@ -154,7 +155,9 @@ def challenge_poisoning(
     untrained = recipe.trial(data, split, 0).model
     if isinstance(untrained, NodeClassifier):
         untrained.testimony = getattr(model, "testimony", None)  # does not depend on the edges
-    target = Target(model, untrained, retrain)
+    config = recipe.config
+    training = UnrolledTraining(lr=config.lr, weight_decay=config.weight_decay, scalar_lr=config.scalar_lr)
+    target = Target(model, untrained, training, retrain)
     scene = _Scene("poisoning", name, data, split, budgets, ways, device)
     clean = fmean(_right(one, data) for one in fits)
     return _run(scene, target, model, clean, judge, pool, ledger or Ledger(), progress)

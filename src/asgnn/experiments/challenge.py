@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -62,6 +62,7 @@ from asgnn.version import __version__
 SERIES, NODES = "challenge", "challenge-nodes"  # kinds of series in a store
 SINGLE = "single nodes"  # the kind of a standing of these
 PHASES = {"shared": "sets of flips without a model", "own": "attempts", "transfer": "transfers", "nodes": "targets"}
+WRITE_EVERY = 2.0  # seconds; as much work is lost if the process is killed
 ARGUMENT = "+"  # between a model and its settings, as in asgnn+lam=1
 
 
@@ -133,11 +134,16 @@ class Job:
 
 
 class StoreLedger(Ledger):
-    """The ledger of a job in a store; flips are shared by all jobs on the same graph and split."""
+    """The ledger of a job in a store; flips are shared by all jobs on the same graph and split.
+
+    Flips are written at once. Outcomes are written at most every ``WRITE_EVERY`` seconds and at the end of the ``with``
+    block: many processes share one store, and an outcome of a transfer takes less time than a disk.
+    """
 
     def __init__(self, store: Store, job: Job, device: str = "cpu") -> None:
         super().__init__()
         self.store, self.job, self.device = store, job, device
+        self._written, self._waiting = time.monotonic(), False
         for series in store.series_of(job.key, SERIES):
             for row in series.content["outcomes"]:
                 outcome = AttemptOutcome(job.kind, job.subject.name, Attempt(*row[:4]), *row[4:])
@@ -166,13 +172,22 @@ class StoreLedger(Ledger):
             if attack.source == "challenge" and (case.dataset, case.split) == (self.job.dataset, self.job.split):
                 yield Attempt(attack.kind, str(dict(attack.settings)["against"]), attack.amount, attack.seed)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._waiting:
+            self._write()
+
     def keep_outcome(self, outcome: AttemptOutcome) -> None:
         super().keep_outcome(outcome)
-        self._write()
+        self._waiting = True
+        if time.monotonic() - self._written >= WRITE_EVERY:
+            self._write()
 
     def keep_probe(self, probe: Probe) -> None:
         super().keep_probe(probe)
-        self._write()
+        self._waiting = True
 
     def _write(self) -> None:
         rows = [
@@ -186,6 +201,7 @@ class StoreLedger(Ledger):
             "probe": None if self._probe is None else list(asdict(self._probe).values()),
         }
         self.store.add_series([Series(self.job.key, SERIES, content)])
+        self._written, self._waiting = time.monotonic(), False
 
 
 def jobs_of(
@@ -228,9 +244,13 @@ def run_job(job: Job, store: Store, *, device: str = "cpu", root: str | Path | N
     """Make and judge what the store lacks; returns the number of new outcomes."""
     if job.phase == "nodes":
         return _challenge_nodes(job, store, device, root)
-    ledger, ways = StoreLedger(store, job, device), job.ways
-    if job.phase == "shared":
-        return _make_shared(job, ledger, device, root)
+    with StoreLedger(store, job, device) as ledger:
+        return (_make_shared if job.phase == "shared" else _challenge)(job, ledger, device, root)
+
+
+def _challenge(job: Job, ledger: Ledger, device: str, root: str | Path | None) -> int:
+    """Attack one model, or try flips that were made against others; returns the number of new outcomes."""
+    ways = job.ways
     before = len(ledger.outcomes())
     pool = [attempt for attempt in ledger.pool() if _transfers(job, attempt)] if job.phase == "transfer" else []
     known, probed = {one.attempt for one in ledger.outcomes()}, ledger.probe()
