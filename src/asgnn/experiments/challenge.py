@@ -429,6 +429,7 @@ class Standing:
         worst: budget → the attempts that were the worst, one for each split, in words.
         random: budget → mean accuracy after random flips.
         signs: signs of a masked gradient, each with the splits that show it.
+        seconds: attack → the mean time of one run of it.
     """
 
     kind: str
@@ -440,7 +441,7 @@ class Standing:
     worst: Mapping[float, tuple[str, ...]]
     random: Mapping[float, float]
     signs: tuple[str, ...]
-    seconds: float
+    seconds: Mapping[str, float]
 
 
 def standing(store: Store, jobs: Sequence[Job]) -> list[Standing]:
@@ -476,7 +477,7 @@ def _of_nodes(store: Store, jobs: Sequence[Job]) -> Standing | None:
         {share: tuple(each) for share, each in attacks.items()},
         {},
         (),
-        sum(one["seconds"] for one in found.values()),
+        {SINGLE: fmean(one["seconds"] for one in found.values())},
     )
 
 
@@ -502,6 +503,10 @@ def _standing(store: Store, jobs: Sequence[Job]) -> Standing | None:
         budget: [one.after for one in every if one.attempt.attack == "random" and one.attempt.budget == budget]
         for budget in complete
     }
+    seconds: dict[str, list[float]] = {}
+    for one in every:
+        if not one.transferred:
+            seconds.setdefault(one.attempt.attack, []).append(one.seconds)
     return Standing(
         first.kind,
         first.dataset,
@@ -512,7 +517,7 @@ def _standing(store: Store, jobs: Sequence[Job]) -> Standing | None:
         {budget: tuple(str(one.worst[budget]) for one in envelopes.values()) for budget in complete},
         {budget: fmean(found) for budget, found in at_random.items() if found},
         tuple(f"{sentence} ({', '.join(splits)})" for sentence, splits in signs.items()),
-        sum(one.seconds for one in every if not one.transferred),
+        {attack: fmean(found) for attack, found in seconds.items()},
     )
 
 
@@ -523,13 +528,14 @@ def record_rows(found: Sequence[Standing]) -> list[dict[str, Any]]:
     for one in found:
         about: dict[str, Any] = {"graph": one.dataset, "kind": one.kind}
         about["model"] = names.get(one.subject, one.subject.name)
-        about |= {"control": one.subject in names, "splits": len(one.splits), "seconds": round(one.seconds, 1)}
+        about |= {"control": one.subject in names, "splits": len(one.splits)}
         for budget, accuracy in {0.0: one.clean, **one.envelope}.items():
             worst = _commonest(one.worst.get(budget, ()))
             rows.append({**about, "budget": budget, "accuracy": round(accuracy, 2), "worst": worst})
         if one.random:
             rows[-1] |= {"random": round(one.random[max(one.random)], 2)}
-        rows[-1] |= {"signs": list(one.signs)}
+        seconds = {attack: round(mean, 1) for attack, mean in one.seconds.items()}
+        rows[-1] |= {"signs": list(one.signs), "seconds": seconds}
     return rows
 
 
