@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -38,7 +40,7 @@ from asgnn.challenge import (
 )
 from asgnn.challenge.attempts import WAYS, Effort, Target, make_flips, planned
 from asgnn.challenge.values import KINDS, Kind, check_budgets
-from asgnn.errors import ConfigError
+from asgnn.errors import AsgnnError, ConfigError, DataUnavailable
 from asgnn.experiments.executors import MAX_WORKERS, begin_worker
 from asgnn.experiments.machine import machine
 from asgnn.experiments.measure import find_split
@@ -191,7 +193,10 @@ class StoreLedger(Ledger):
 
     def _write(self) -> None:
         rows = [
-            [*asdict(one.attempt).values(), round(one.before, 4), round(one.after, 4), one.flips, round(one.seconds, 2)]
+            [
+                *asdict(one.attempt).values(),
+                *(round(one.before, 4), round(one.after, 4), one.flips, round(one.seconds, 2), one.problem),
+            ]
             for one in self.outcomes()
         ]
         content = {
@@ -358,6 +363,7 @@ def run_challenge(
     """
     check_count("workers", workers, 1, MAX_WORKERS)
     Store.open(path).close()
+    failed: list[str] = []
     with _runner(workers) as run:
         nodes = [job for job in jobs if job.phase == "nodes"]
         others = [job for job in jobs if job.phase != "nodes"]
@@ -366,53 +372,77 @@ def run_challenge(
             if phase == "shared":  # of one model for each graph and split
                 wave = list({(job.kind, job.dataset, job.split): job for job in reversed(wave)}.values())
             began = time.monotonic()
-            for done, (job, new, seconds) in enumerate(run(wave, path, device, root), 1):
+            for done, one in enumerate(run(wave, path, device, root), 1):
+                result = one.problem or f"{one.new} {what} in {one.seconds:.1f} s"
+                failed += [f"{one.job}: {one.problem}"] if one.problem else []
                 if report is not None:
-                    report(
-                        f"{done}/{len(wave)}, {time.monotonic() - began:.0f} s: {job}: {new} {what}, {seconds:.1f} s"
-                    )
+                    report(f"{done}/{len(wave)}, {time.monotonic() - began:.0f} s: {one.job}: {result}")
+    if failed:
+        raise ConfigError(
+            f"{len(failed)} of the challenges failed, and all other results are stored; the first is {failed[0]}"
+        )
 
 
-Runner = Callable[[Sequence[Job], Path, str, str | Path | None], Iterator[tuple[Job, int, float]]]
+class _Done(NamedTuple):
+    """A job that was run; ``problem`` says why it failed."""
+
+    job: Job
+    new: int
+    seconds: float
+    problem: str = ""
+
+
+Runner = Callable[[Sequence[Job], Path, str, str | Path | None], Iterator[_Done]]
 
 
 @contextmanager
 def _runner(workers: int) -> Iterator[Runner]:
-    def local(
-        jobs: Sequence[Job], path: Path, device: str, root: str | Path | None
-    ) -> Iterator[tuple[Job, int, float]]:
+    def local(jobs: Sequence[Job], path: Path, device: str, root: str | Path | None) -> Iterator[_Done]:
         for job in jobs:
             yield _in_worker(job, path, device, root)
 
     if workers == 1:
         yield local
         return
+    others = multiprocessing.active_children()
     # spawn, because a forked process cannot use CUDA
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=begin_worker)
 
-    def spread(
-        jobs: Sequence[Job], path: Path, device: str, root: str | Path | None
-    ) -> Iterator[tuple[Job, int, float]]:
+    def spread(jobs: Sequence[Job], path: Path, device: str, root: str | Path | None) -> Iterator[_Done]:
         waiting = {pool.submit(_in_worker, job, path, device, root) for job in jobs}
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for one in done:
-                yield one.result()
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for one in done:
+                    yield one.result()
+        except BrokenProcessPool as lost:
+            raise DataUnavailable(
+                "A worker process was killed, perhaps for lack of memory; finished attempts are stored, and the same "
+                "command resumes. Fewer workers need less memory."
+            ) from lost
 
     try:
         yield spread
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for child in multiprocessing.active_children():
-            child.terminate()  # a job that is not finished resumes from the store
+            if child not in others:
+                child.terminate()  # a job that is not finished resumes from the store
 
 
-def _in_worker(job: Job, path: Path, device: str, root: str | Path | None) -> tuple[Job, int, float]:
-    began = time.monotonic()
-    if torch.get_num_threads() > 1 and multiprocessing.parent_process() is not None:
+def _in_worker(job: Job, path: Path, device: str, root: str | Path | None) -> _Done:
+    """Run a job; one that fails must not end the others, so its problem is returned."""
+    began, new, problem = time.monotonic(), 0, ""
+    if multiprocessing.parent_process() is not None:
         torch.set_num_threads(1)
-    with Store.open(path, create=False) as store:
-        return job, run_job(job, store, device=device, root=root), time.monotonic() - began
+    try:
+        with Store.open(path, create=False) as store:
+            new = run_job(job, store, device=device, root=root)
+    except (AsgnnError, RuntimeError) as cause:  # torch raises RuntimeError, for example if memory is short
+        if os.environ.get("ASGNN_DEBUG"):
+            raise
+        problem = " ".join(str(cause).split())
+    return _Done(job, new, time.monotonic() - began, problem)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
