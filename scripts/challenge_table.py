@@ -61,6 +61,8 @@ def show(asked: Sequence[Job], path: Path) -> None:
         for row in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         for one in group:
+            times = ", ".join(f"{attack} {seconds:.1f}" for attack, seconds in one.seconds.items() if seconds >= 0.05)
+            print(f"  {one.subject.name}, seconds of each attack: {times or 'less than 0.05'}")
             for sentence in () if one.subject in CONTROLS.values() else one.signs:
                 print(f"  {one.subject.name}: {sentence}")
 

@@ -158,6 +158,12 @@ def test_the_ten_lines_of_the_readme_run(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert (again.predict(seen["graph"]) == seen["classifier"].predict()).all()
 
 
+def test_blocks_of_the_page_on_challenges_run(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = run_page(ROOT / "docs" / "challenge.md")
+    assert "5%: " in capsys.readouterr().out
+    assert seen["found"].envelope.accuracy(0.1) < seen["found"].clean
+
+
 def test_blocks_of_the_tuning_page_run(capsys: pytest.CaptureFixture[str]) -> None:
     seen = run_page(ROOT / "docs" / "tune.md")
     assert "chosen: " in capsys.readouterr().out

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from scripts.gradient_table import CASES, built, small_graph
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
@@ -34,9 +34,11 @@ from asgnn.attacks.problem import Problem, make_problem, predict
 from asgnn.attacks.relaxation import starting_point
 from asgnn.errors import AsgnnError, ConfigError
 from asgnn.graphs import FeaturePrior, Perturbation, Split, undirected
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.features import Features
 from asgnn.graphs.keys import to_keys
 from asgnn.graphs.relaxed import Relaxation, clip, present, relaxation, relaxed, step
-from asgnn.models import ASGNN, GNNGuard, SoftMedianGCN
+from asgnn.models import ASGNN, GCN, GCNJaccard, GNNGuard, SoftMedianGCN, witness
 from asgnn.models.base import NodeClassifier
 from asgnn.training import TrainConfig, fit
 from tests.attacks.test_contract import InterruptedCheckpoint, generator
@@ -345,6 +347,27 @@ def test_straight_through_equals_the_model_on_unweighted_graphs(name: str) -> No
     assert torch.equal(smooth, exact) == (name not in SMOOTH)
 
 
+class Opinion(nn.Module):
+    """Stands for the trained models of a witness."""
+
+    def forward(self, features: Features, adj: Adjacency) -> Tensor:
+        return features.to_dense()[:, :3].log_softmax(1)
+
+
+@pytest.mark.parametrize("kind", [ASGNN, GNNGuard])
+def test_straight_through_equals_a_model_with_prior_and_witness(kind: type[NodeClassifier]) -> None:
+    """Edges that the prior adds are always present; the witness changes weights, not presence."""
+    x, edge_index, every, weight = with_absent_pairs()
+    prior = FeaturePrior(0.1, neighbors=2, metric="cosine", edges=0.6)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = kind(7, 6, 3, prior=prior, witness=witness.Witness()).double().eval()
+    model.testimony = witness.Testimony(Opinion())
+    with torch.no_grad():
+        exact = model(x, edge_index, torch.ones(edge_index.size(1), dtype=F64))
+        torch.testing.assert_close(straight_through(model)(x, every, weight), exact)
+
+
 # the models that contain a clip or a threshold
 SMOOTH = ("gnnguard", "rung", "asgnn", "asgnn, exact", "asgnn, paper", "asgnn, joint", "asgnn, unit rows")
 
@@ -401,6 +424,32 @@ def test_relaxed_gradient_foretells_what_a_new_edge_does(name: str, prior: Featu
         scores.append(float(torch.corrcoef(torch.stack([gradient.double(), change.double() - clean]))[0, 1]))
     assert scores[1] > 0.6
     assert scores[1] > scores[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GCNJaccard(8, 4, 3, threshold=0.3),
+        lambda: GNNGuard(8, 4, 3, threshold=0.3),
+        lambda: GCN(8, 4, 3, prior=FeaturePrior(0.3, neighbors=2)),
+    ],
+    ids=["gcn-jaccard", "gnnguard", "prior"],
+)
+def test_thresholds_of_similarity_pass_a_gradient_in_the_features(make: Callable[[], NodeClassifier]) -> None:
+    """The values are exact; the gradient is that of the exact model and what the threshold adds to it."""
+    data, _ = with_words()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = make().eval()
+    weight = torch.ones(data.num_edges)
+    found = []
+    for victim in (model, straight_through(model)):
+        x = data.x.clone().requires_grad_()
+        logits = victim(x, data.edge_index, weight)
+        found.append((logits.detach(), torch.autograd.grad(logits.square().sum(), x)[0]))
+    (value, exact), (same, through) = found
+    torch.testing.assert_close(same, value)
+    assert float((through - exact).abs().max()) > 0.05 * float(exact.abs().max())
 
 
 def test_relaxed_asmp_needs_the_edge_list() -> None:

@@ -57,14 +57,14 @@ GRADIENT: dict[str, Attack] = {
         *args, steps=3, fine_tune=1, samples=4, block_size=200, start="random", restarts=2, **options
     ),
     "grbcd": lambda *args, **options: grbcd(*args, steps=6, **options),
-    "grbcd, small block": lambda *args, **options: grbcd(
-        *args, steps=3, block_size=200, repair=3, restarts=2, **options
-    ),
     "meta_prbcd": lambda *args, **options: meta_prbcd(
-        *args, model=untrained(), training=SHORT, steps=6, fine_tune=2, samples=2, repair=2, block_size=200, **options
+        *args, model=untrained(), training=SHORT, steps=6, fine_tune=2, samples=2, repair=1, block_size=200, **options
     ),
     "meta_greedy": lambda *args, **options: meta_greedy(
-        *args, model=untrained(), training=SHORT, steps=6, block_size=200, **options
+        *args, model=untrained(), training=SHORT, steps=6, block_size=200, repair=1, **options
+    ),
+    "grbcd, small block": lambda *args, **options: grbcd(
+        *args, steps=3, block_size=200, repair=3, restarts=2, **options
     ),
     "pgd, restarts": lambda *args, **options: pgd(
         *args, steps=3, samples=4, start="uniform", repair=3, restarts=2, **options

@@ -61,7 +61,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     ),
 }
 TRAININGS = {
-    "sgd": UnrolledTraining(steps=4, lr=0.3, redraw=False),
+    "sgd": UnrolledTraining(optimizer="sgd", steps=4, lr=0.3, redraw=False),
     "adam": UnrolledTraining(steps=4, optimizer="adam", lr=0.05, redraw=False),
     "no dropout": UnrolledTraining(steps=4, dropout=False, redraw=False),
 }
@@ -105,7 +105,10 @@ def test_meta_gradient_equals_finite_differences(name: str, training: str) -> No
 
 def test_reverse_pass_equals_autograd_through_all_steps() -> None:
     data, train = tiny()
-    model, training = fresh(MODELS["asgnn"]).eval(), UnrolledTraining(steps=6, lr=0.2, dropout=False, redraw=False)
+    model, training = (
+        fresh(MODELS["asgnn"]).eval(),
+        UnrolledTraining(optimizer="sgd", steps=6, lr=0.2, dropout=False, redraw=False),
+    )
     victim = Unrolled(model, train, data.y, training)
     weight = relaxed(data).requires_grad_()
     start = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
@@ -145,7 +148,7 @@ def test_equals_metattack_for_its_linear_surrogate() -> None:
     theirs = MetaGradient(data, train, data.y, 0.0, inner, dtype=torch.float64)
     w1, w2 = theirs.start(generator())
     truth = theirs.gradient(w1, w2)
-    training = UnrolledTraining(steps=7, lr=0.2, weight_decay=0.0, redraw=False)
+    training = UnrolledTraining(optimizer="sgd", steps=7, lr=0.2, weight_decay=0.0, redraw=False)
     victim = Unrolled(Linear(w1[0].clone(), w2[0].clone()), train, data.y, training)
     n = data.num_nodes
     pairs = torch.triu_indices(n, n, 1)
@@ -202,7 +205,7 @@ def test_a_model_without_second_derivatives() -> None:
 @pytest.mark.parametrize("name", ["gcn", "sgc", "asgnn"])
 def test_single_flip_is_the_best_of_all(name: str) -> None:
     data, train = tiny(8)
-    model, training = fresh(MODELS[name], 1), UnrolledTraining(steps=5, lr=0.5, redraw=False)
+    model, training = fresh(MODELS[name], 1), UnrolledTraining(optimizer="sgd", steps=5, lr=0.5, redraw=False)
     victim = Unrolled(model, train, data.y, training)
     attacked, y = torch.arange(4, 8), data.y[4:]
     present = torch.zeros(8, 8)
@@ -215,8 +218,16 @@ def test_single_flip_is_the_best_of_all(name: str) -> None:
         with torch.no_grad():
             logits = victim(data.x, edges, torch.ones(edges.size(1), dtype=torch.float64))[attacked]
         margin = logits.scatter(1, y.unsqueeze(1), -torch.inf).amax(1) - logits.gather(1, y.unsqueeze(1)).squeeze(1)
-        values[u, v] = float(margin.tanh().mean())
-    options = {"known": attacked, "training": training, "steps": 2, "fine_tune": 0, "base_lr": 0.2, "samples": 20}
+        values[u, v] = float((margin > 0).double().mean()), float(margin.tanh().mean())
+    options = {
+        "known": attacked,
+        "training": training,
+        "steps": 2,
+        "fine_tune": 0,
+        "base_lr": 0.2,
+        "samples": 20,
+        "repair": 0,
+    }
     found = meta_prbcd(data, 1, train, generator(), model=model, allow_isolated=True, **options)
     u, v = found.flips[:, 0].tolist()
     assert values[u, v] == max(values.values())
@@ -232,6 +243,7 @@ def test_retrain_decides() -> None:
         "fine_tune": 1,
         "base_lr": 0.1,
         "samples": 30,
+        "repair": 0,
     }
     pair = meta_prbcd(data, 8, train, generator(), **options).flips[:, -1].tolist()
 
@@ -273,6 +285,23 @@ def test_meta_data_and_model_are_kept() -> None:
     assert found.meta["training_steps"] == "3"
     assert model.training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu_equals_cpu_and_says_what_it_cannot() -> None:
+    data, train = tiny()
+    training = UnrolledTraining(steps=4, lr=0.05, dropout=False, redraw=False)
+    on_gpu = data.clone().to("cuda")
+    for backend in ("edges", "auto"):
+        model = fresh(lambda backend=backend: ASGNN(4, 5, CLASSES, num_layers=3, backend=backend))
+        truth = meta_gradient(Unrolled(model, train, data.y, training), data, relaxed(data))
+        victim = Unrolled(model, train.cuda(), on_gpu.y, training)
+        if backend == "edges":
+            found = meta_gradient(victim, on_gpu, relaxed(data).cuda())
+            torch.testing.assert_close(found.cpu(), truth, rtol=0, atol=1e-8 * float(truth.abs().max()))
+        else:
+            with pytest.raises(ConfigError, match='use a model with backend="edges"'):
+                meta_gradient(victim, on_gpu, relaxed(data).cuda())
 
 
 def test_bad_settings() -> None:

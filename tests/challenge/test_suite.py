@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from asgnn.attacks import meta_greedy
+from asgnn.attacks import meta_greedy, prbcd
 from asgnn.challenge import (
     EVASION,
     POISONING,
@@ -30,7 +30,7 @@ from asgnn.challenge.values import flips_of
 from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation, prepare
 from asgnn.training import accuracy, fit, predict, recipe
-from tests.challenge.problem import BUDGETS, WAYS, OwnModel, Rounded, WithoutWeights, generator, graph, trained
+from tests.challenge.problem import BUDGETS, FEW, WAYS, OwnModel, Rounded, WithoutWeights, generator, graph, trained
 
 MEMORISER = "asgnn.challenge.controls:Memoriser"
 
@@ -245,6 +245,16 @@ def test_signs_from_outcomes() -> None:
     assert "prbcd against gcn leaves 60.0 %, 10.0 points less" in transfer
     assert "differ by 5.0 points" in restarts
     assert "80.0 % are still right" in floor
+
+
+def test_an_attack_that_cannot_be_made_does_not_end_the_others() -> None:
+    ways = {"impossible": Way(prbcd, "gradient", {**FEW, "block_size": 2}), "random": WAYS["random"]}
+    found = evasion(trained(), ways=ways)
+    failed = [one for one in found.outcomes if one.problem]
+    assert {one.attempt.attack for one in failed} == {"impossible"}
+    assert all(one.after == found.clean and one.flips == 0 for one in failed)
+    assert any("impossible could not be made: block_size must be at least" in sign for sign in found.signs)
+    assert {one.attempt.attack for one in found.outcomes} == set(ways)
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -127,6 +127,19 @@ def test_poisoning_shares_flips_with_evasion(tmp_path: Path) -> None:
     assert "sets of flips without a model" in said[0]
 
 
+def test_a_job_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
+    jobs, path = asked(Subject.parse("gat+hidden_channels=0+epochs=20"), GCN), tmp_path / "s.sqlite"
+    said: list[str] = []
+    with pytest.raises(
+        ConfigError, match="2 of the challenges failed, and all other results are stored; the first is gat"
+    ):
+        challenge.run_challenge(jobs, path, report=said.append)
+    assert sum("hidden_channels" in line and "gcn" not in line for line in said) == 3  # the first phase needs no model
+    with Store.open(path) as store:
+        (found,) = standing(store, jobs)
+    assert found.subject == GCN
+
+
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def call(*words: str) -> int:
         monkeypatch.setattr(sys, "argv", ["asgnn", "challenge", *words, "--store", str(tmp_path / "c.sqlite")])

@@ -13,6 +13,9 @@ from asgnn.errors import ConfigError
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 from asgnn.settings import check_count
 
+# proposals of a round of the local search, relative to the budget
+BY_GRADIENT, AT_RANDOM = 0.2, 0.2
+
 
 def check_block(block_size: int, budget: int, problem: Problem) -> None:
     """Raises unless the block is large enough for the budget."""
@@ -22,10 +25,6 @@ def check_block(block_size: int, budget: int, problem: Problem) -> None:
         raise ConfigError(
             f"block_size must be at least twice the budget of {budget} flips, or all pairs; it is {block_size}."
         )
-
-
-# proposals of a round of the local search, relative to the budget
-BY_GRADIENT, AT_RANDOM = 0.2, 0.2
 
 
 def draw_block(problem: Problem, size: int, rng: torch.Generator) -> Tensor:

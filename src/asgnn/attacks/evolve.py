@@ -52,7 +52,7 @@ def evolve(
     A population of sets of flips. Each step keeps the ``elite`` best and fills up with children: a child takes its
     flips at random from two parents and exchanges a share of about ``mutation`` of them. The fitness is the victim's
     errors, then its loss. Not in the paper: new flips join a node that is attacked and still classified correctly to a
-    node of another predicted class, or remove an edge within a class; and the flips that half of the children drop are
+    node of another predicted class, or remove an edge within a class; and the flips that most children drop are
     those with the least credit for errors, found by one more prediction, as in :func:`~asgnn.attacks.join_unlike`.
 
     Threat model: as :func:`~asgnn.attacks.pgd`, but only predictions of the victim are asked for (scores, too, unless
@@ -167,9 +167,9 @@ class _Colony:
             number = max(1, math.ceil(2 * mutation * float(torch.rand((), generator=rng)) * world.budget))
             fresh = world.propose(world.standing(members.wrong[one]), number, rng)
             fresh = fresh[~contains(keys, fresh)]
-            if len(tried) < count // 2:
+            if len(tried) < 3 * count // 4:
                 tried.append(torch.cat([keys, fresh]))
-            else:  # credit may be wrong, so the other half exchanges flips at random
+            else:  # credit may be wrong, so some children exchange flips at random
                 blind.append(world.filled(torch.cat([fresh[: max(1, number // 4)], keys]), rng))
         wrong = [found for _, found in self.wrong_after(tried)]
         return [world.selected(keys, found, rng) for keys, found in zip(tried, wrong, strict=True)] + blind

@@ -212,13 +212,12 @@ class _Batch:
         (found,) = torch.autograd.grad(value, [s], allow_unused=True)
         return torch.zeros_like(s) if found is None else found.nan_to_num()
 
-    def allowed(self, at: int, made: Tensor, *, again: bool = False) -> Tensor:
+    def allowed(self, at: int, made: Tensor) -> Tensor:
         """(N,) bool: the nodes whose pair with the target may be flipped next: not twice, isolating no node."""
         n, target = self.problem.num_nodes, self.targets[at]
         free = torch.ones(n, dtype=torch.bool)
         free[target] = False
-        if not again:
-            free[made.sum(0) - target] = False
+        free[made.sum(0) - target] = False
         if not self.allow_isolated:
             edges = self.problem.flipped(made).cpu()
             degree = degrees(edges, n)
@@ -273,7 +272,7 @@ class _Batch:
         """For each target the best flips that projected gradient ascent finds, and the victim's margin."""
         n, count = self.problem.num_nodes, len(self.targets)
         empty = torch.empty(2, 0, dtype=torch.int64)
-        free = torch.stack([self.allowed(at, empty, again=True) for at in range(count)])
+        free = torch.stack([self.allowed(at, empty) for at in range(count)])
         s = torch.zeros(count, n, dtype=self.problem.inputs.dtype, device=self.problem.device)
         for step in range(steps):
             gradient = self.gradient([empty] * count, s).masked_fill(~free.to(s.device), 0)

@@ -159,11 +159,13 @@ class Target:
     Attributes:
         model: trained on the clean graph.
         untrained: the model with its initial weights, for attacks through the training.
+        training: the settings of its training, as far as an attack unrolls it.
         retrain: trains the model on given edges and returns its logits.
     """
 
     model: nn.Module | None = None
     untrained: nn.Module | None = None
+    training: UnrolledTraining | None = None
     retrain: Retrain | None = None
 
 
@@ -232,7 +234,7 @@ def make_flips(
         "device": device,
     }
     if way.through == "training" and target.untrained is not None:
-        model, training = _twice_differentiable(target.untrained)
+        model, training = _twice_differentiable(target.untrained, target.training or UnrolledTraining())
         offered |= {"model": model, "training": training, "retrain": target.retrain}
     elif way.through == "answers" and target.model is not None:
         offered["victim"] = as_model(target.model)
@@ -249,11 +251,11 @@ def make_flips(
     ]
 
 
-def _twice_differentiable(model: nn.Module) -> tuple[nn.Module, UnrolledTraining]:
+def _twice_differentiable(model: nn.Module, training: UnrolledTraining) -> tuple[nn.Module, UnrolledTraining]:
     """An untrained model and its unrolled training, for models some of whose steps have first derivatives only."""
     if isinstance(model, ElasticGNN):
-        return model, UnrolledTraining(derivative="difference")
+        return model, replace(training, derivative="difference")
     if isinstance(model, ASGNN):
         model = copy.deepcopy(model)
         model.asmp.backend = "edges"  # the kernels of the GPU have first derivatives only
-    return model, UnrolledTraining()
+    return model, training

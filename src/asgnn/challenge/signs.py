@@ -137,6 +137,10 @@ def _signs(probed: Probe, outcomes: Sequence[AttemptOutcome], through: Mapping[s
             f"Finite differences of the loss disagree with its gradient by {probed.disagreement:.0%} (more than "
             f"{DISAGREEMENT:.0%}): the loss is not smooth at the size of a flip."
         )
+    yield from dict.fromkeys(
+        f"{one.attempt.attack} could not be made: {one.problem}" for one in outcomes if one.problem
+    )
+    outcomes = [one for one in outcomes if not one.problem]
     budgets = sorted({one.attempt.budget for one in outcomes})
     for budget in budgets if probed.gradient else ():
         at = [one for one in outcomes if one.attempt.budget == budget]

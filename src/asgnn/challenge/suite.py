@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from asgnn.attacks import UnrolledTraining
 from asgnn.challenge.attempts import EVASION, POISONING, WAYS, Target, Way, chosen, make_flips, planned
 from asgnn.challenge.controls import as_attacked
 from asgnn.challenge.ledger import Ledger
 from asgnn.challenge.signs import Probe, probe, signs_of_masking
 from asgnn.challenge.values import Attempt, AttemptOutcome, Envelope, Kind, Made, check_budgets
-from asgnn.errors import ConfigError
+from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import Perturbation, Split, labels_of, split_of
 from asgnn.models import NodeClassifier
 from asgnn.progress import Progress
@@ -93,7 +94,7 @@ def challenge_evasion(
 
     Time: that of the attacks, and a forward pass for each outcome.
     """
-    split, budgets = split_of(data, split), check_budgets(budgets)
+    split, budgets = split_of(data, split), check_budgets(budgets, data)
     ways, pool = _table(ways, EVASION, pool)
     seen = as_attacked(model, data)
     clean = 100 * accuracy(seen, data, split.test)
@@ -131,7 +132,7 @@ def challenge_poisoning(
 
     Time: that of the attacks, and ``seeds`` trainings, as one batch, for each outcome.
     """
-    split, budgets = split_of(data, split), check_budgets(budgets)
+    split, budgets = split_of(data, split), check_budgets(budgets, data)
     ways, pool = _table(ways, POISONING, pool)
     check_count("seeds", seeds)
 
@@ -154,7 +155,9 @@ def challenge_poisoning(
     untrained = recipe.trial(data, split, 0).model
     if isinstance(untrained, NodeClassifier):
         untrained.testimony = getattr(model, "testimony", None)  # does not depend on the edges
-    target = Target(model, untrained, retrain)
+    config = recipe.config
+    training = UnrolledTraining(lr=config.lr, weight_decay=config.weight_decay, scalar_lr=config.scalar_lr)
+    target = Target(model, untrained, training, retrain)
     scene = _Scene("poisoning", name, data, split, budgets, ways, device)
     clean = fmean(_right(one, data) for one in fits)
     return _run(scene, target, model, clean, judge, pool, ledger or Ledger(), progress)
@@ -213,9 +216,12 @@ def _run(
         outcome = ledger.outcome(attempt)
         if outcome is None:
             made = given.get(attempt) or ledger.made(attempt)
-            if made is None:
-                made = _make(attempt, scene, target, _strongest(outcomes, attempt, ledger), ledger)
-            outcome = AttemptOutcome(scene.kind, scene.name, attempt, clean, judge(made), len(made.flips), made.seconds)
+            try:
+                made = made or _make(attempt, scene, target, _strongest(outcomes, attempt, ledger), ledger)
+                result = (judge(made), len(made.flips), made.seconds)
+                outcome = AttemptOutcome(scene.kind, scene.name, attempt, clean, *result)
+            except AttackFailed as problem:
+                outcome = AttemptOutcome(scene.kind, scene.name, attempt, clean, clean, 0, 0.0, str(problem))
             ledger.keep_outcome(outcome)
         outcomes.append(outcome)
         if progress is not None:
@@ -223,9 +229,15 @@ def _run(
     return Challenge(scene.kind, scene.name, scene.budgets, clean, tuple(outcomes), found)
 
 
+class AttackFailed(Exception):
+    """An attack could not be made against this model; the message says why."""
+
+
 def _strongest(outcomes: Sequence[AttemptOutcome], attempt: Attempt, ledger: Ledger) -> Perturbation | None:
     """The flips with the budget of an attempt after which the fewest test nodes were right."""
-    found = [one for one in outcomes if one.attempt.budget == attempt.budget and not one.transferred]
+    found = [
+        one for one in outcomes if one.attempt.budget == attempt.budget and not one.transferred and not one.problem
+    ]
     made = ledger.made(min(found, key=lambda one: one.after).attempt) if found else None
     return None if made is None else made.flips
 
@@ -233,7 +245,11 @@ def _strongest(outcomes: Sequence[AttemptOutcome], attempt: Attempt, ledger: Led
 def _make(attempt: Attempt, scene: _Scene, target: Target, best: Perturbation | None, ledger: Ledger) -> Made:
     """Make the flips of an attempt, and keep all that come with them."""
     way = scene.ways[attempt.attack]
-    found = make_flips(attempt, way, target, scene.data, scene.split, scene.budgets, best, scene.device)
+    try:
+        found = make_flips(attempt, way, target, scene.data, scene.split, scene.budgets, best, scene.device)
+    except (ConfigError, GraphError) as problem:
+        # an attack that this model does not allow, perhaps because its first gradient is 0, must not end the others
+        raise AttackFailed(str(problem)) from problem
     for made in found:
         ledger.keep_made(made)
     return next(made for made in found if made.attempt == attempt)

@@ -54,6 +54,7 @@ class AttemptOutcome:
             training.
         flips: their number.
         seconds: those of the attack.
+        problem: why the attack could not be made, as a sentence; "" if it was. Then nothing was flipped.
     """
 
     kind: Kind
@@ -63,6 +64,7 @@ class AttemptOutcome:
     after: float
     flips: int
     seconds: float
+    problem: str = ""
 
     @property
     def transferred(self) -> bool:
@@ -92,12 +94,14 @@ class Envelope:
         return cls({budget: min(found, key=lambda one: one.after) for budget, found in allowed.items() if found})
 
 
-def check_budgets(budgets: Sequence[float]) -> tuple[float, ...]:
-    """Return the budgets, sorted; raises unless there are some and each is a share of the edges above 0."""
+def check_budgets(budgets: Sequence[float], data: Data | None = None) -> tuple[float, ...]:
+    """Return the budgets, sorted; raises unless each is a share of the edges, and at least one flip on ``data``."""
     if isinstance(budgets, int | float) or not budgets:
         raise ConfigError(f"budgets must be a list of shares of the edges, such as [0.05, 0.1]; it is {budgets!r}.")
     for budget in budgets:
         check_number("A budget (flips as a share of the edges)", budget, 0, 10, "(]")
+        if data is not None:
+            flips_of(budget, data)
     return tuple(sorted({float(budget) for budget in budgets}))
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -38,7 +40,7 @@ from asgnn.challenge import (
 )
 from asgnn.challenge.attempts import WAYS, Effort, Target, make_flips, planned
 from asgnn.challenge.values import KINDS, Kind, check_budgets
-from asgnn.errors import ConfigError
+from asgnn.errors import AsgnnError, ConfigError, DataUnavailable
 from asgnn.experiments.executors import MAX_WORKERS, begin_worker
 from asgnn.experiments.machine import machine
 from asgnn.experiments.measure import find_split
@@ -62,6 +64,7 @@ from asgnn.version import __version__
 SERIES, NODES = "challenge", "challenge-nodes"  # kinds of series in a store
 SINGLE = "single nodes"  # the kind of a standing of these
 PHASES = {"shared": "sets of flips without a model", "own": "attempts", "transfer": "transfers", "nodes": "targets"}
+WRITE_EVERY = 2.0  # seconds; as much work is lost if the process is killed
 ARGUMENT = "+"  # between a model and its settings, as in asgnn+lam=1
 
 
@@ -133,11 +136,16 @@ class Job:
 
 
 class StoreLedger(Ledger):
-    """The ledger of a job in a store; flips are shared by all jobs on the same graph and split."""
+    """The ledger of a job in a store; flips are shared by all jobs on the same graph and split.
+
+    Flips are written at once. Outcomes are written at most every ``WRITE_EVERY`` seconds and at the end of the ``with``
+    block: many processes share one store, and an outcome of a transfer takes less time than a disk.
+    """
 
     def __init__(self, store: Store, job: Job, device: str = "cpu") -> None:
         super().__init__()
         self.store, self.job, self.device = store, job, device
+        self._written, self._waiting = time.monotonic(), False
         for series in store.series_of(job.key, SERIES):
             for row in series.content["outcomes"]:
                 outcome = AttemptOutcome(job.kind, job.subject.name, Attempt(*row[:4]), *row[4:])
@@ -166,17 +174,29 @@ class StoreLedger(Ledger):
             if attack.source == "challenge" and (case.dataset, case.split) == (self.job.dataset, self.job.split):
                 yield Attempt(attack.kind, str(dict(attack.settings)["against"]), attack.amount, attack.seed)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._waiting:
+            self._write()
+
     def keep_outcome(self, outcome: AttemptOutcome) -> None:
         super().keep_outcome(outcome)
-        self._write()
+        self._waiting = True
+        if time.monotonic() - self._written >= WRITE_EVERY:
+            self._write()
 
     def keep_probe(self, probe: Probe) -> None:
         super().keep_probe(probe)
-        self._write()
+        self._waiting = True
 
     def _write(self) -> None:
         rows = [
-            [*asdict(one.attempt).values(), round(one.before, 4), round(one.after, 4), one.flips, round(one.seconds, 2)]
+            [
+                *asdict(one.attempt).values(),
+                *(round(one.before, 4), round(one.after, 4), one.flips, round(one.seconds, 2), one.problem),
+            ]
             for one in self.outcomes()
         ]
         content = {
@@ -186,6 +206,7 @@ class StoreLedger(Ledger):
             "probe": None if self._probe is None else list(asdict(self._probe).values()),
         }
         self.store.add_series([Series(self.job.key, SERIES, content)])
+        self._written, self._waiting = time.monotonic(), False
 
 
 def jobs_of(
@@ -228,9 +249,13 @@ def run_job(job: Job, store: Store, *, device: str = "cpu", root: str | Path | N
     """Make and judge what the store lacks; returns the number of new outcomes."""
     if job.phase == "nodes":
         return _challenge_nodes(job, store, device, root)
-    ledger, ways = StoreLedger(store, job, device), job.ways
-    if job.phase == "shared":
-        return _make_shared(job, ledger, device, root)
+    with StoreLedger(store, job, device) as ledger:
+        return (_make_shared if job.phase == "shared" else _challenge)(job, ledger, device, root)
+
+
+def _challenge(job: Job, ledger: Ledger, device: str, root: str | Path | None) -> int:
+    """Attack one model, or try flips that were made against others; returns the number of new outcomes."""
+    ways = job.ways
     before = len(ledger.outcomes())
     pool = [attempt for attempt in ledger.pool() if _transfers(job, attempt)] if job.phase == "transfer" else []
     known, probed = {one.attempt for one in ledger.outcomes()}, ledger.probe()
@@ -338,6 +363,7 @@ def run_challenge(
     """
     check_count("workers", workers, 1, MAX_WORKERS)
     Store.open(path).close()
+    failed: list[str] = []
     with _runner(workers) as run:
         nodes = [job for job in jobs if job.phase == "nodes"]
         others = [job for job in jobs if job.phase != "nodes"]
@@ -346,53 +372,77 @@ def run_challenge(
             if phase == "shared":  # of one model for each graph and split
                 wave = list({(job.kind, job.dataset, job.split): job for job in reversed(wave)}.values())
             began = time.monotonic()
-            for done, (job, new, seconds) in enumerate(run(wave, path, device, root), 1):
+            for done, one in enumerate(run(wave, path, device, root), 1):
+                result = one.problem or f"{one.new} {what} in {one.seconds:.1f} s"
+                failed += [f"{one.job}: {one.problem}"] if one.problem else []
                 if report is not None:
-                    report(
-                        f"{done}/{len(wave)}, {time.monotonic() - began:.0f} s: {job}: {new} {what}, {seconds:.1f} s"
-                    )
+                    report(f"{done}/{len(wave)}, {time.monotonic() - began:.0f} s: {one.job}: {result}")
+    if failed:
+        raise ConfigError(
+            f"{len(failed)} of the challenges failed, and all other results are stored; the first is {failed[0]}"
+        )
 
 
-Runner = Callable[[Sequence[Job], Path, str, str | Path | None], Iterator[tuple[Job, int, float]]]
+class _Done(NamedTuple):
+    """A job that was run; ``problem`` says why it failed."""
+
+    job: Job
+    new: int
+    seconds: float
+    problem: str = ""
+
+
+Runner = Callable[[Sequence[Job], Path, str, str | Path | None], Iterator[_Done]]
 
 
 @contextmanager
 def _runner(workers: int) -> Iterator[Runner]:
-    def local(
-        jobs: Sequence[Job], path: Path, device: str, root: str | Path | None
-    ) -> Iterator[tuple[Job, int, float]]:
+    def local(jobs: Sequence[Job], path: Path, device: str, root: str | Path | None) -> Iterator[_Done]:
         for job in jobs:
             yield _in_worker(job, path, device, root)
 
     if workers == 1:
         yield local
         return
+    others = multiprocessing.active_children()
     # spawn, because a forked process cannot use CUDA
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=begin_worker)
 
-    def spread(
-        jobs: Sequence[Job], path: Path, device: str, root: str | Path | None
-    ) -> Iterator[tuple[Job, int, float]]:
+    def spread(jobs: Sequence[Job], path: Path, device: str, root: str | Path | None) -> Iterator[_Done]:
         waiting = {pool.submit(_in_worker, job, path, device, root) for job in jobs}
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for one in done:
-                yield one.result()
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for one in done:
+                    yield one.result()
+        except BrokenProcessPool as lost:
+            raise DataUnavailable(
+                "A worker process was killed, perhaps for lack of memory; finished attempts are stored, and the same "
+                "command resumes. Fewer workers need less memory."
+            ) from lost
 
     try:
         yield spread
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for child in multiprocessing.active_children():
-            child.terminate()  # a job that is not finished resumes from the store
+            if child not in others:
+                child.terminate()  # a job that is not finished resumes from the store
 
 
-def _in_worker(job: Job, path: Path, device: str, root: str | Path | None) -> tuple[Job, int, float]:
-    began = time.monotonic()
-    if torch.get_num_threads() > 1 and multiprocessing.parent_process() is not None:
+def _in_worker(job: Job, path: Path, device: str, root: str | Path | None) -> _Done:
+    """Run a job; one that fails must not end the others, so its problem is returned."""
+    began, new, problem = time.monotonic(), 0, ""
+    if multiprocessing.parent_process() is not None:
         torch.set_num_threads(1)
-    with Store.open(path, create=False) as store:
-        return job, run_job(job, store, device=device, root=root), time.monotonic() - began
+    try:
+        with Store.open(path, create=False) as store:
+            new = run_job(job, store, device=device, root=root)
+    except (AsgnnError, RuntimeError) as cause:  # torch raises RuntimeError, for example if memory is short
+        if os.environ.get("ASGNN_DEBUG"):
+            raise
+        problem = " ".join(str(cause).split())
+    return _Done(job, new, time.monotonic() - began, problem)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -409,6 +459,7 @@ class Standing:
         worst: budget → the attempts that were the worst, one for each split, in words.
         random: budget → mean accuracy after random flips.
         signs: signs of a masked gradient, each with the splits that show it.
+        seconds: attack → the mean time of one run of it.
     """
 
     kind: str
@@ -420,7 +471,7 @@ class Standing:
     worst: Mapping[float, tuple[str, ...]]
     random: Mapping[float, float]
     signs: tuple[str, ...]
-    seconds: float
+    seconds: Mapping[str, float]
 
 
 def standing(store: Store, jobs: Sequence[Job]) -> list[Standing]:
@@ -456,7 +507,7 @@ def _of_nodes(store: Store, jobs: Sequence[Job]) -> Standing | None:
         {share: tuple(each) for share, each in attacks.items()},
         {},
         (),
-        sum(one["seconds"] for one in found.values()),
+        {SINGLE: fmean(one["seconds"] for one in found.values())},
     )
 
 
@@ -482,6 +533,10 @@ def _standing(store: Store, jobs: Sequence[Job]) -> Standing | None:
         budget: [one.after for one in every if one.attempt.attack == "random" and one.attempt.budget == budget]
         for budget in complete
     }
+    seconds: dict[str, list[float]] = {}
+    for one in every:
+        if not one.transferred:
+            seconds.setdefault(one.attempt.attack, []).append(one.seconds)
     return Standing(
         first.kind,
         first.dataset,
@@ -492,7 +547,7 @@ def _standing(store: Store, jobs: Sequence[Job]) -> Standing | None:
         {budget: tuple(str(one.worst[budget]) for one in envelopes.values()) for budget in complete},
         {budget: fmean(found) for budget, found in at_random.items() if found},
         tuple(f"{sentence} ({', '.join(splits)})" for sentence, splits in signs.items()),
-        sum(one.seconds for one in every if not one.transferred),
+        {attack: fmean(found) for attack, found in seconds.items()},
     )
 
 
@@ -503,13 +558,14 @@ def record_rows(found: Sequence[Standing]) -> list[dict[str, Any]]:
     for one in found:
         about: dict[str, Any] = {"graph": one.dataset, "kind": one.kind}
         about["model"] = names.get(one.subject, one.subject.name)
-        about |= {"control": one.subject in names, "splits": len(one.splits), "seconds": round(one.seconds, 1)}
+        about |= {"control": one.subject in names, "splits": len(one.splits)}
         for budget, accuracy in {0.0: one.clean, **one.envelope}.items():
             worst = _commonest(one.worst.get(budget, ()))
             rows.append({**about, "budget": budget, "accuracy": round(accuracy, 2), "worst": worst})
         if one.random:
             rows[-1] |= {"random": round(one.random[max(one.random)], 2)}
-        rows[-1] |= {"signs": list(one.signs)}
+        seconds = {attack: round(mean, 1) for attack, mean in one.seconds.items()}
+        rows[-1] |= {"signs": list(one.signs), "seconds": seconds}
     return rows
 
 

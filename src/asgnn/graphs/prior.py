@@ -17,7 +17,7 @@ from asgnn.graphs.keys import from_keys, to_keys
 from asgnn.graphs.neighbors import nearest_neighbors, uninformative
 from asgnn.graphs.per_graph import once_per_graph
 from asgnn.graphs.prepare import prepare
-from asgnn.graphs.similarity import METRICS, Metric, pair_similarity
+from asgnn.graphs.similarity import METRICS, Metric, measure_of, pair_similarity, relaxed_gate
 from asgnn.settings import check_choice, check_count, check_number
 
 
@@ -97,12 +97,18 @@ def _structure(features: Features, adj: Adjacency, prior: FeaturePrior) -> Adjac
     keep = ~adj.loops
     if prior.edges == 0:
         keep = torch.zeros_like(keep)
+    given_weight = adj.weight
     reason = uninformative(features) if prior.threshold > 0 or prior.neighbors > 0 else None
     if reason is not None:
         warnings.warn(f"The feature prior stands aside. {reason}", FeaturesWarning, stacklevel=2)
     elif prior.threshold > 0 and prior.edges > 0:
+        gate = relaxed_gate(features, adj, measure_of(features, prior.metric, "jaccard"), prior.threshold)
         # an unknown similarity is NaN, which compares false, so that the edge is kept
-        keep &= ~(pair_similarity(features, adj.row, adj.col, prior.metric) < prior.threshold)
+        near = ~(pair_similarity(features, adj.row, adj.col, prior.metric) < prior.threshold)
+        if gate is None:
+            keep &= near
+        else:  # the values of ``near``, the derivative of the gate
+            given_weight = given_weight * (near + gate - gate.detach())
     given = to_keys(torch.stack([adj.row, adj.col]), adj.num_nodes)[keep]
     added = given.new_empty(0)
     if reason is None and prior.neighbors > 0 and prior.weight > 0:
@@ -114,7 +120,7 @@ def _structure(features: Features, adj: Adjacency, prior: FeaturePrior) -> Adjac
         return values.new_zeros(keys.numel()).index_copy(0, torch.searchsorted(keys, at), values)
 
     ours = adj.weight.new_full((added.numel(),), prior.weight)
-    first, second = spread(given, prior.edges * adj.weight[keep]), spread(added, ours)
+    first, second = spread(given, prior.edges * given_weight[keep]), spread(added, ours)
     weight = first + second * (1 - first)  # unlike a maximum, it hides no entry from the gradient
     # an added edge is present whatever the given edges are
     trust = torch.where(second > 0, weight.detach(), prior.edges) if prior.edges > 0 else weight.detach()

@@ -16,10 +16,14 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.checks import check_pairs
 from asgnn.graphs.edge_ops import sddmm
 from asgnn.graphs.features import SPARSE_BELOW, Features
+from asgnn.graphs.relaxed import relaxation, step
 from asgnn.settings import check_choice
 
 # Entries per block; bounds the temporary memory.
 BLOCK = 2**16
+
+# The similarities of nodes that share a word are of this size.
+SIMILARITY_UNIT = 0.1
 
 Metric = Literal["auto", "jaccard", "cosine"]
 METRICS: tuple[Metric, ...] = ("auto", "jaccard", "cosine")
@@ -71,6 +75,18 @@ def _ratio(features: Features, x: sp.csr_array, adj: Adjacency, *, jaccard: bool
     whole = size[row] + size[col] - shared if jaccard else np.sqrt(size[row] * size[col])
     found = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     return torch.from_numpy(found).to(adj.row.device)
+
+
+def relaxed_gate(features: Features, adj: Adjacency, measure: Measure, threshold: float) -> Tensor | None:
+    """Returns 1 where the similarity of an entry (E,) reaches a threshold, with a gradient in the features.
+
+    ``None`` unless thresholds are relaxed and the features require a gradient; the threshold is a constant then.
+    Needs O(E F) memory.
+    """
+    if relaxation() is None or not features.requires_grad or measure == "standardised":
+        return None
+    assert features.dense is not None
+    return step(_dense_ratio(features.dense, adj, jaccard=measure == "jaccard"), threshold, unit=SIMILARITY_UNIT)
 
 
 def _dense_ratio(x: Tensor, adj: Adjacency, *, jaccard: bool) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.per_graph import once_per_graph
-from asgnn.graphs.similarity import edge_similarity
+from asgnn.graphs.similarity import edge_similarity, measure_of, relaxed_gate
 from asgnn.models.gcn import GCN
 from asgnn.settings import PerTrial, check_number
 
@@ -22,7 +22,7 @@ class GCNJaccard(GCN):
     with the Jaccard index of binary features and the cosine similarity of other features
     (:func:`~asgnn.graphs.similarity.edge_similarity`). τ = 0.01 is DeepRobust's default; with bag-of-words features it
     drops the edges whose ends share no word. The choice of edges is piecewise constant, so no gradient passes
-    through it.
+    through it unless it is relaxed.
 
     Time O(E words) once per graph, then as :class:`GCN`.
     """
@@ -46,5 +46,8 @@ class GCNJaccard(GCN):
 
 @once_per_graph
 def without_dissimilar(features: Features, adj: Adjacency, threshold: float) -> Adjacency:
+    gate = relaxed_gate(features, adj, measure_of(features, "auto", "jaccard"), threshold)
+    if gate is not None:
+        return Adjacency.of(adj.edge_index[:, ~adj.loops], adj.num_nodes, (gate * adj.weight)[~adj.loops])
     keep = (edge_similarity(features, adj) >= threshold) & ~adj.loops
     return Adjacency.of(adj.edge_index[:, keep], adj.num_nodes, adj.weight[keep])
