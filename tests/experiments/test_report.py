@@ -577,6 +577,44 @@ def test_graphs_of_the_design_do_not_count(results: Results, tmp_path: Path) -> 
     assert r"cora $\dagger$" in render(report, "latex")
 
 
+def envelope_rows() -> list[dict[str, Any]]:
+    """Two models and a control on Cora, evasion and single nodes."""
+    figures = {("evasion", "gcn"): (84.0, 74.0), ("evasion", "asgnn"): (85.0, 79.5), ("evasion", "MLP"): (66.0, 66.0)}
+    figures[("single nodes", "asgnn")] = (85.0, 70.0)
+    return [
+        {"graph": "cora", "kind": kind, "model": model, "budget": budget, "accuracy": accuracy}
+        | {"worst": "prbcd" if budget else "", "control": model == "MLP"}
+        for (kind, model), pair in figures.items()
+        for budget, accuracy in zip((0.0, 0.05 if kind == "evasion" else 2.0), pair, strict=True)
+    ]
+
+
+def test_attackers_who_know_the_model_stand_beside_the_published_figures(results: Results, tmp_path: Path) -> None:
+    assert results.report().challenge is None
+    results.series.append(read_record(write_record(tmp_path, "challenge.json", {"rows": envelope_rows()})))
+    report = results.report()
+    assert report.challenge is not None
+    evasion, nodes = report.challenge.tables
+    assert evasion.columns == ["clean", "5%"]
+    assert [(one.model, one.figures) for one in evasion.lines[:4]] == [
+        ("gcn", (84.0, 74.0)),
+        ("asgnn", (85.0, 79.5)),
+        ("MLP", (66.0, 66.0)),
+        ("GCN, Mujkanovic et al.", (84.8, 74.9)),
+    ]
+    assert {one.role for one in evasion.lines[3:]} == {"published"}
+    assert {one.model: one.figures for one in nodes.lines}["RUNG, its repository"] == (None, 69.3)
+    assert report.challenge.findings == (
+        "cora, evasion, 5%: asgnn keeps most, 79.5 %; the best control (MLP) has 66.0 %, the best published model "
+        "(RUNG, its repository) 78.9 %.",
+        "cora, single nodes, 200%: asgnn keeps most, 70.0 %, the best published model (MLP, RUNG's repository) 72.6 %.",
+    )
+    assert set(report.challenge.findings) <= set(report.findings)
+    assert "| asgnn |  | 85.0 | 79.5 | prbcd |" in render(report, "markdown")
+    assert '"title":"cora, evasion"' in render(report, "html")
+    render(report, "latex")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "error", "words"),
     [
@@ -1088,20 +1126,26 @@ def test_explanations_fit_a_phone(whole: Report, tmp_path: Path) -> None:
 def test_the_page_shows_which_edges_are_false(results: Results, tmp_path: Path, width: int) -> None:
     nothing = browse(results.report(), tmp_path, width, 'return { edges: count("#edges"), links: count("nav a") };')
     assert nothing["edges"] == 0
-    for name, content in {"edges": {"rows": edge_rows()}, "calibration": {"graphs": {"cora 5%": CALIBRATED}}}.items():
+    records = {"edges": {"rows": edge_rows()}, "calibration": {"graphs": {"cora 5%": CALIBRATED}}}
+    for name, content in {**records, "challenge": {"rows": envelope_rows()}}.items():
         results.series.append(read_record(write_record(tmp_path, f"{name}.json", content)))
     script = """
     const cells = (id) => all(`#${id} tbody tr`).map((row) => [...row.children].map((cell) => cell.textContent));
     const found = { title: text("#edges h2"), summary: cells("edges-scores"), table: cells("edges-table"),
       best: texts("#edges-table .best"), charts: texts("#edges-charts figcaption"), links: count("nav a"),
-      calibration: cells("record-calibration-table"), wider: wider() };
+      calibration: cells("record-calibration-table"), challenge: cells("challenge-0").slice(1, 4), wider: wider() };
     set("edges-attack", "random");
     found.random = [cells("edges-table"), count("#edges-charts figure")];
     set("edges-measure", "precision_10");
     return { ...found, unknown: cells("edges-table") };
     """
     found = browse(results.report(), tmp_path, width, AXES + script)
-    assert found["links"] == nothing["links"] + 2
+    assert found["links"] == nothing["links"] + 3
+    assert found.pop("challenge") == [
+        ["asgnn", "", "85.0", "79.5", "prbcd"],
+        ["MLP", "control", "66.0", "66.0", "prbcd"],
+        ["GCN, Mujkanovic et al.", "published", "84.8", "74.9", ""],
+    ]
     assert {name: found[name] for name in found if name != "links"} == {
         "title": "Which edges are false",
         "summary": [

@@ -3,12 +3,14 @@ from dataclasses import asdict, fields
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import train_test_split
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import (
     DATASETS,
     PUBLISHED_SPLITS,
+    STRATIFIED_SEEDS,
     Split,
     SplitRule,
     apply_split,
@@ -262,3 +264,14 @@ def test_stratified_split_needs_two_nodes_of_each_class() -> None:
         stratified_split(data, 0)
     with pytest.raises(ConfigError, match="trial must be a whole number from 0 to 4; it is 5"):
         stratified_split(data, 5)
+
+
+def test_stratified_splits_are_those_of_scikit_learn() -> None:
+    data = load_dataset("cora")
+    y = data.y.numpy()
+    for trial, seed in enumerate(STRATIFIED_SEEDS):
+        known, test = train_test_split(np.arange(len(y)), train_size=0.2, random_state=seed, stratify=y)
+        train, val = train_test_split(known, train_size=0.5, random_state=seed, stratify=y[known])
+        found = stratified_split(data, trial)
+        for mine, theirs in ((found.train, train), (found.val, val), (found.test, test)):
+            assert mine.tolist() == sorted(theirs.tolist())

@@ -1,6 +1,6 @@
 """The command line."""
 
-from asgnn.cli import certificates, experiments, own
+from asgnn.cli import certificates, challenge, experiments, own
 from asgnn.cli.app import run
 
-__all__ = ["certificates", "experiments", "own", "run"]
+__all__ = ["certificates", "challenge", "experiments", "own", "run"]

@@ -157,7 +157,7 @@ def processes(workers: int, device: str, root: str | Path | None = None) -> Iter
     # One pool for each process, so that a batch can be given to a certain process; spawn, because a forked process
     # cannot use CUDA.
     context = multiprocessing.get_context("spawn")
-    pools = [ProcessPoolExecutor(1, context, initializer=_begin_worker) for _ in range(workers)]
+    pools = [ProcessPoolExecutor(1, context, initializer=begin_worker) for _ in range(workers)]
     last: dict[int, Batch] = {}  # worker → its latest batch
 
     def run(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
@@ -195,7 +195,7 @@ def processes(workers: int, device: str, root: str | Path | None = None) -> Iter
                 child.terminate()  # unfinished batches are lost in any case
 
 
-def _begin_worker() -> None:
+def begin_worker() -> None:
     """Ignores Ctrl-C, which the parent process handles, and ends when the parent ends for whatever reason."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: _leave())

@@ -56,6 +56,11 @@ RECORDS = {
         (GRAPH,),
         _same("test", "confidence", "temperature") | {"error_before": "before.width", "error_after": "after.width"},
     ),
+    "challenge": Shape(
+        ("graph", "kind", "model", "worst"),  # kind: evasion, poisoning or single nodes; worst: an attack
+        _same("budget", "accuracy"),
+        flags=("control",),
+    ),
     "cleaning": Shape(("graph", "attack", "model"), _same("rate", "before", "after", "removed")),
 }
 

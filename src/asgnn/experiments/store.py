@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from asgnn.errors import ConfigError, DataCorrupt
-from asgnn.experiments.encoding import DAMAGED, KINDS, MadeAttack, checksum, require
+from asgnn.experiments.encoding import DAMAGED, KINDS, MadeAttack, checksum, from_text, require, series_row
 from asgnn.experiments.schema import CREATE, DEFINITIONS, SELECT, Database, damaged, expected_tables, sentences
 from asgnn.experiments.values import Case, Choice, Outcome, Series, count_diverged, key_of
 from asgnn.graphs import Perturbation
@@ -119,13 +119,33 @@ class Store(Database):
         """The series of one kind, in the order of their trainings' keys."""
         return sorted((one for one in self._all("series") if one.kind == kind), key=lambda one: one.training)
 
+    def series_of(self, training: str, kind: str) -> list[Series]:
+        """The series of one training and kind: one or none."""
+        key = series_row(Series(training, kind, {}))[0]
+        return self._select("series", "WHERE t.key = ?", [key])
+
     def add_attack(self, case: Case, flips: Perturbation, *, seconds: float, machine: str) -> None:
         """Ignored if the store has flips for the case already."""
         self.put("attacks", [MadeAttack.pack(case, flips, seconds, machine)])
 
     def attack(self, case: Case) -> Perturbation | None:
+        found = self.made_attack(case)
+        return None if found is None else found.flips
+
+    def made_attack(self, case: Case) -> MadeAttack | None:
+        """The flips of a case with the seconds that they took."""
         found = self._select("attacks", "WHERE t.key = ?", [bytes.fromhex(key_of(case.as_dict()))])
-        return found[0].flips if found else None
+        return found[0] if found else None
+
+    def attack_cases(self) -> list[Case]:
+        """The cases of all attacks, without their flips."""
+        found = []
+        for key, asked in self.rows("SELECT key, asked FROM attacks ORDER BY key"):
+            try:
+                found.append(Case.of_dict(from_text(asked)))
+            except DAMAGED as cause:
+                raise unreadable(self.path, "attacks", key, cause) from cause
+        return found
 
     def attacks(self) -> Iterator[MadeAttack]:
         return self._all("attacks")

@@ -16,6 +16,7 @@ from asgnn.errors import ConfigError
 from asgnn.graphs import (
     OWN_FLIPS,
     POISONED,
+    STRATIFIED_SEEDS,
     Perturbation,
     check_published,
     count_published,
@@ -24,7 +25,6 @@ from asgnn.graphs import (
     own_split,
     published,
 )
-from asgnn.graphs.splits import STRATIFIED_SEEDS
 from asgnn.settings import Setting, check_count, check_number
 from asgnn.training.config import MAX_SEED
 
@@ -34,6 +34,7 @@ MAX_TRIALS = 10_000
 SPLIT_NAMES = "published, random or stratified, or published:I, random:I or stratified:I with a whole number I"
 SHARE, PER_TARGET = "share of edges", "flips per target"
 MAX_PER_TARGET = 1_000
+MAX_SHARE = 10  # of the edges, in a challenge
 MAX_SETTING = 1e18
 METHODS: dict[str, Callable[..., Perturbation]] = {
     **{method.__name__: method for method in (metattack, nettack, pgd, minmax, prbcd, grbcd, dice)},
@@ -149,7 +150,7 @@ class Attack(Record):
     Args:
         kind: a name of :data:`METHODS`; for a file, the kind that its metadata names.
         source: "published" (by Pro-GNN), "built-in" (part of the package), "made" (computed when needed, against the
-            split of the case) or "file".
+            split of the case), "challenge" (made by a challenge; its setting "against" names the model) or "file".
         amount: flips as a share of the edges, or per target. A targeted attack with amount 0 is the clean graph with
             known targets. A file has amount 0 and is used whole.
         targets: for a targeted attack that is made: "test" or "validation" nodes.
@@ -168,12 +169,14 @@ class Attack(Record):
     path: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.source not in ("published", "built-in", "made", "file") or self.targets not in ("test", "validation"):
+        sources = ("published", "built-in", "made", "challenge", "file")
+        if self.source not in sources or self.targets not in ("test", "validation"):
             raise ConfigError(f"There is no attack from {self.source!r} on {self.targets} nodes.")
-        if self.source != "file" and self.kind not in METHODS:
+        if self.source not in ("file", "challenge") and self.kind not in METHODS:
             raise ConfigError(f"There is no attack {self.kind!r}; the attacks are {', '.join(METHODS)}.")
         targeted = self.unit == PER_TARGET
-        check_number(f"The rate of {self.kind} ({self.unit})", self.amount, 0, MAX_PER_TARGET if targeted else 1)
+        most = MAX_PER_TARGET if targeted else MAX_SHARE if self.source == "challenge" else 1
+        check_number(f"The rate of {self.kind} ({self.unit})", self.amount, 0, most)
         if targeted and self.amount % 1:
             raise ConfigError(f"The rate of {self.kind} ({self.unit}) must be a whole number; it is {self.amount}.")
         object.__setattr__(self, "amount", float(self.amount))

@@ -20,7 +20,8 @@ from asgnn.graphs.prior import FeaturePrior
 from asgnn.graphs.published_splits import PUBLISHED_SPLITS, check_published, count_published, published_split
 from asgnn.graphs.read import read_graph
 from asgnn.graphs.sources import Source, fetch, read_npz
-from asgnn.graphs.splits import Split, SplitRule, apply_split, random_split, split_of, stratified_split
+from asgnn.graphs.splits import Split, SplitRule, apply_split, random_split, split_of
+from asgnn.graphs.stratified import STRATIFIED_SEEDS, stratified_split
 
 __all__ = [
     "DATASETS",
@@ -29,6 +30,7 @@ __all__ = [
     "PLANTED",
     "POISONED",
     "PUBLISHED_SPLITS",
+    "STRATIFIED_SEEDS",
     "TUNING",
     "Dataset",
     "FeaturePrior",

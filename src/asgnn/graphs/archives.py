@@ -34,7 +34,8 @@ NAMES = {
 }
 
 
-def _names_in(path: Path) -> list[str]:
+def names_in(path: Path) -> list[str]:
+    """Returns the names of the arrays in a NumPy archive, without reading them."""
     check_file(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -45,7 +46,7 @@ def _names_in(path: Path) -> list[str]:
 
 def read_archive(path: Path) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Returns the graph of an archive, a matrix or a Data, and the arrays with names."""
-    there = _names_in(path)
+    there = names_in(path)
     if "format" in there and "data" in there:
         return _matrix(path, ""), {}
     if "adj_data" in there:
@@ -140,7 +141,7 @@ def with_names(graph: NamedGraph, kept: dict[str, NDArray[Any]], path: Path) -> 
 def read_array(path: Path) -> Any:
     """Returns features in the order of the nodes: a .npy array, or a SciPy matrix or the array x of an archive."""
     if path.suffix.lower() == ".npz":
-        there = _names_in(path)
+        there = names_in(path)
         if "format" in there:
             return _matrix(path, "")
         key = next((key for key in NAMES["x"] if key in there), None)

@@ -113,34 +113,6 @@ def random_split(
     return Split(*(part.sort().values for part in order.split([num_train, num_val, num_test])))
 
 
-# the seeds of Mujkanovic et al. (NeurIPS 2022)
-STRATIFIED_SEEDS = (1234, 2021, 1309, 4242, 1998)
-
-
-def stratified_split(data: Data, trial: int) -> Split:
-    """Returns one of the five 10/10/80 splits of Mujkanovic et al. (NeurIPS 2022), stratified by class.
-
-    scikit-learn's ``train_test_split`` first draws 20 % of the labelled nodes and then divides them in two halves, both
-    times with the same ``random_state``.
-
-    Args:
-        data: The graph, with labels.
-        trial: The number of the split, 0 to 4.
-    """
-    check_count("trial", trial, 0, len(STRATIFIED_SEEDS) - 1)
-    from sklearn.model_selection import train_test_split
-
-    labels = labels_of(data).cpu()
-    nodes, seed = (labels >= 0).nonzero().view(-1).numpy(), STRATIFIED_SEEDS[trial]
-    y = labels.numpy()
-    try:
-        known, test = train_test_split(nodes, train_size=0.2, random_state=seed, stratify=y[nodes])
-        train, val = train_test_split(known, train_size=0.5, random_state=seed, stratify=y[known])
-    except ValueError as cause:
-        raise GraphError(f"This graph has no stratified split: {str(cause).rstrip('.')}.") from cause
-    return Split(*(torch.from_numpy(part).sort().values for part in (train, val, test)))
-
-
 def _by_class(order: Tensor, labels: Tensor | None, count: int) -> tuple[Tensor, int]:
     """Returns the order with the first ``count`` nodes of each class in front, and the number of these."""
     if labels is None:

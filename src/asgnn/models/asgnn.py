@@ -237,8 +237,9 @@ class ASGNN(NodeClassifier):
     ) -> Tensor:
         """(N, out_channels); ``num_layers`` may differ from the number used in training."""
         features = Features.of(x)
-        adj = self.informed(features, Adjacency.of(edge_index, features.num_nodes, edge_weight))
-        return self.unstacked(self.logits(features, adj, rng, num_layers))
+        adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
+        scores = self.logits(features, self.informed(features, adj), rng, num_layers)
+        return self.joined(self.unstacked(scores), features, adj)
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng, num_layers: int | None = None) -> Tensor:
         return self.asmp.run(self.mlp(self._inputs(features, adj), rng), adj, num_layers).h

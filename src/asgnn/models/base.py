@@ -14,7 +14,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.prior import FeaturePrior
 from asgnn.models.layers import Rng
-from asgnn.models.witness import Testimony, Witness, weighted
+from asgnn.models.witness import Testimony, Witness, disagreement, weighted
 from asgnn.settings import bound_settings, settings_of
 
 
@@ -58,6 +58,8 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
     witness: Witness | None
     testimony: Testimony | None = None
     """The trained models behind ``witness``; set by training."""
+    expected: float = 0.0
+    """How much the witness disagrees with the edges of the training graph; set by training, 0 if unknown."""
     stacked: int | None = None
     """The number of trials of a stacked model, ``None`` for a single model."""
     dense_matrices: int = 0
@@ -84,8 +86,21 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
             rng: the random streams of the trials' dropout; seeded by torch's global generator by default.
         """
         features = Features.of(x)
-        adj = self.informed(features, Adjacency.of(edge_index, features.num_nodes, edge_weight))
-        return self.unstacked(self.logits(features, adj, rng))
+        adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
+        return self.joined(self.unstacked(self.logits(features, self.informed(features, adj), rng)), features, adj)
+
+    def joined(self, out: Tensor, features: Features, adj: Adjacency) -> Tensor:
+        """Return the scores ``out`` (…, N, C), in evaluation mode together with the witness's if it speaks."""
+        if self.training or self.witness is None or not self.witness.speaks or self.testimony is None:
+            return out
+        p = self.testimony.probabilities(features, adj)
+        return out if p is None else self.witness.joined(out, p, adj, self.expected)
+
+    def expect(self, features: Features, adj: Adjacency) -> None:
+        """Note how much the witness disagrees with the edges of the training graph."""
+        if self.witness is not None and self.witness.tolerance and self.testimony is not None:
+            p = self.testimony.probabilities(features, adj)
+            self.expected = 0.0 if p is None else float(disagreement(p, adj))
 
     def informed(self, features: Features, adj: Adjacency) -> Adjacency:
         """Return the structure that the model sees: the given edges, informed by ``prior`` and ``witness``."""
@@ -108,10 +123,10 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
 
     @property
     def batch_key(self) -> tuple[Hashable, ...]:
-        """Equal for models that can share a batch: the class, all settings that are not per trial, the testimony."""
+        """Equal for models that can share a batch: the class, all settings that are not per trial, the witness."""
         known = settings_of(type(self))
         fixed = (_hashable(value) for name, value in self.settings.items() if not known[name].per_trial)
-        return type(self), self.variant(), self.testimony, *fixed
+        return type(self), self.variant(), self.testimony, self.expected, *fixed
 
     def variant(self) -> Hashable:
         """What else must be equal in a batch, for a model whose computation branches on a per-trial setting."""

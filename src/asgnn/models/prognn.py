@@ -19,6 +19,18 @@ MOMENTUM = 0.9  # of the structure steps, as in the authors' code
 LEAST_DEGREE = 1e-3  # added to the degrees of the Laplacian, as in the authors' code; not in the paper
 
 
+def dense_propagation(structure: Tensor) -> Callable[[Tensor], Tensor]:
+    """h (T, N, C) → D^(−1/2) (S + I) D^(−1/2) h for S (T, N, N), D the row sums of S + I."""
+    root = (structure.sum(-1, keepdim=True) + 1).rsqrt()
+
+    def propagate(h: Tensor) -> Tensor:
+        h = root * h
+        # as hᵀSᵀ, because S h takes several times as long for so few columns
+        return root * ((h.mT.contiguous() @ structure.mT).mT + h)
+
+    return propagate
+
+
 class ProGNN(GCN):
     r"""Pro-GNN: a GCN that learns a low-rank, sparse, smooth graph together with its weights (Jin et al., KDD 2020).
 
@@ -120,15 +132,7 @@ class ProGNN(GCN):
                 f"The model has learned a graph of {nodes} nodes, but x has {features.num_nodes} rows; use Pro-GNN on "
                 "the nodes it was trained on."
             )
-        structure = self.structure.view(-1, nodes, nodes)
-        root = (structure.sum(-1, keepdim=True) + 1).rsqrt()
-
-        def propagate(h: Tensor) -> Tensor:
-            h = root * h
-            # as hᵀSᵀ, because S h takes several times as long for so few columns
-            return root * ((h.mT.contiguous() @ structure.mT).mT + h)
-
-        return propagate
+        return dense_propagation(self.structure.view(-1, nodes, nodes))
 
     def after_step(self, losses: Callable[[], Tensor]) -> None:
         self._steps += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,11 +14,13 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm
 from asgnn.graphs.features import Features
 from asgnn.graphs.per_graph import once_per_graph
-from asgnn.graphs.relaxed import relaxed
+from asgnn.graphs.relaxed import gate, relaxed
 from asgnn.settings import check_count, check_number
 
 # Keeps the derivative of the square root finite where two nodes have no class in common.
 LEAST = 1e-12
+# θ is 0.9975 on the training graph, 1/2 at the tolerance and 0.0025 at twice the tolerance.
+SHARPNESS = 6.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,16 @@ class Witness:
     nodes, and calibrates its probabilities p on the validation nodes with a temperature. Trials that are trained
     together on one split share one witness.
 
+    The witness can also speak for itself, in evaluation mode, and the model can lose its trust in the edges as a whole:
+
+    .. math:: \theta \, (\log \mathrm{softmax}(H) + \alpha \log p) + (1 - \theta) (1 + \alpha) \log p, \qquad
+              \theta = \sigma\big(6\, (1 - \mathrm{growth} / \mathrm{tolerance})\big)
+
+    Here growth is that of the disagreement, relative to the training graph: of the sum over all edges of
+    :math:`A_{ij} (1 - \sqrt{p_i \cdot p_j})`. Edges that an attacker adds make it grow, and only the removal of other
+    implausible edges makes it fall again. It is a sum over the whole graph, so it does not see an attack on a few
+    nodes; and false edges in the training graph are part of what is expected.
+
     If the features cannot judge pairs of nodes, the witness stands aside with a
     :class:`~asgnn.errors.FeaturesWarning`.
 
@@ -39,6 +52,9 @@ class Witness:
         neighbors: k of the graph of the features.
         models: the number of models.
         seed: of their initial weights and dropout.
+        voice: α, the weight of the witness's log-probabilities beside the model's.
+        tolerance: the growth of the disagreement at which the edges have lost half of their trust; 0 means that they
+            never lose it.
 
     Its training takes about as long as that of ``models`` further models on a graph of N k edges.
     """
@@ -47,16 +63,41 @@ class Witness:
     neighbors: int = 15
     models: int = 3
     seed: int = 0
+    voice: float = 0.0
+    tolerance: float = 0.0
 
     def __post_init__(self) -> None:
         check_number("floor", self.floor, 0, 1)
         check_count("neighbors", self.neighbors)
         check_count("models", self.models, 1, 1000)
         check_count("seed", self.seed, 0, 2**31 - 1)
+        check_number("voice", self.voice, 0, math.inf, "[)")
+        check_number("tolerance", self.tolerance, 0, math.inf, "[)")
 
     @property
     def active(self) -> bool:
-        return self.floor < 1
+        return self.floor < 1 or self.speaks
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it takes part in the answer, and not only in the weights of the edges."""
+        return self.voice > 0 or self.tolerance > 0
+
+    def joined(self, out: Tensor, p: Tensor, adj: Adjacency, expected: float) -> Tensor:
+        """Return the scores ``out`` (…, N, C) together with the witness's.
+
+        Args:
+            out: the scores of a model.
+            p: (N, C) the witness's probabilities.
+            adj: the given edges.
+            expected: the :func:`disagreement` on the training graph; 0 if unknown, which leaves the trust as it is.
+        """
+        said = p.clamp(min=LEAST).log()
+        together = out.log_softmax(-1) + self.voice * said
+        if not self.tolerance or not expected:
+            return together
+        theta = gate(1 - (disagreement(p, adj) / expected - 1) / self.tolerance, SHARPNESS)
+        return theta * together + (1 - theta) * (1 + self.voice) * said
 
 
 class Testimony:
@@ -94,11 +135,21 @@ class Testimony:
 def weighted(features: Features, adj: Adjacency, floor: float, testimony: Testimony) -> Adjacency:
     """Return the adjacency with every edge weighted by the testimony; self-loops keep weight 1."""
     p = testimony.probabilities(features, adj)
-    if p is None:
+    if p is None or floor == 1:
         return adj
-    p = p.unsqueeze(2)
-    alike = sddmm(p, p, adj).squeeze(1).clamp(LEAST, 1).sqrt().to(adj.weight.dtype)
+    alike = _alike(p, adj)
     factor = torch.where(adj.loops, alike.new_ones(()), floor + (1 - floor) * alike)
     factor = factor.view(-1, *(1,) * (adj.weight.dim() - 1))  # the weights may have a column for each trial
     trust = factor if adj.trust is None else adj.trust * factor
     return replace(adj, weight=adj.weight * factor, trust=trust)
+
+
+def _alike(p: Tensor, adj: Adjacency) -> Tensor:
+    """(E,) the square root of p_i · p_j for every entry, self-loops included."""
+    p = p.unsqueeze(2)
+    return sddmm(p, p, adj).squeeze(1).clamp(LEAST, 1).sqrt().to(adj.weight.dtype)
+
+
+def disagreement(p: Tensor, adj: Adjacency) -> Tensor:
+    """The sum over all edges of their weight times how little the witness believes in them."""
+    return (adj.weight * (1 - _alike(p, adj)) * ~adj.loops).sum()

@@ -191,6 +191,8 @@ def fit_many(
             )
         model.to(device).init_lazy(features, adj)
     add_witnesses(models, trials, data, features, fit_many)
+    for model in models:
+        model.expect(features, adj)
     batches = list(_batches(models, trials, features, adj, device, batch_size))
     total, done = sum(trials[batch[0]].config.epochs for batch in batches), 0
     results: dict[int, Fit] = {}

@@ -63,7 +63,11 @@ def add_witnesses(
     for i, (model, trial) in enumerate(zip(models, trials, strict=True)):
         if model.witness is not None and model.witness.active:
             content = content or content_hash(data.x, labels_of(data))
-            asked = replace(model.witness, floor=0.0), trial.config.metric, features.device.type
+            asked = (
+                replace(model.witness, floor=0.0, voice=0.0, tolerance=0.0),
+                trial.config.metric,
+                features.device.type,
+            )
             wanted.setdefault((content, split_hash(trial.split), *asked), []).append(i)
     if not wanted:
         return

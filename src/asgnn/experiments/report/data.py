@@ -9,6 +9,7 @@ from typing import Any
 
 from asgnn.errors import ConfigError
 from asgnn.experiments.records import RECORDS, Rows, record_of
+from asgnn.experiments.report.challenge import KnowingAttackers, knowing_attackers
 from asgnn.experiments.report.edges import EdgeFinding, edge_finding
 from asgnn.experiments.report.generality import Generality, generality
 from asgnn.experiments.report.layers import LayerCurves, layer_curves
@@ -58,6 +59,7 @@ class Report:
     published: tuple[AgainstPublished, ...]
     shortfalls: tuple[Shortfall, ...]
     generality: Generality | None
+    challenge: KnowingAttackers | None
     edges: EdgeFinding | None
     records: Mapping[str, Rows]
 
@@ -92,6 +94,7 @@ def collect(store: Store) -> Report:
         findings.append(f"{diverged} of the {len(reported)} reported trainings diverged; cells affected: {affected}.")
     layers, machines = tuple(layer_curves(store, tables)), tuple(_machines(list(reported.values())))
     records = {kind: record for kind in RECORDS if (record := record_of(store, kind))}
+    challenge = knowing_attackers(records.pop("challenge")) if "challenge" in records else None
     edges = edge_finding(records.pop("edges")) if "edges" in records else None
     return Report(
         story=tell(tables, layers, on_others),
@@ -100,10 +103,11 @@ def collect(store: Store) -> Report:
         layers=layers,
         machines=machines,
         totals=store.summary(),
-        findings=(*findings, *(edges.findings if edges else ())),
+        findings=(*findings, *(challenge.findings if challenge else ()), *(edges.findings if edges else ())),
         published=published,
         shortfalls=short,
         generality=on_others,
+        challenge=challenge,
         edges=edges,
         records=records,
     )

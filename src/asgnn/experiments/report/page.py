@@ -7,6 +7,7 @@ from typing import Any
 
 from asgnn.experiments.records import RECORDS, Rows
 from asgnn.experiments.report import text
+from asgnn.experiments.report.challenge import EnvelopeTable
 from asgnn.experiments.report.data import Report, WorseCell
 from asgnn.experiments.report.edges import MEASURES, EdgeFinding
 from asgnn.experiments.report.generality import Generality
@@ -32,6 +33,7 @@ def page_data(report: Report) -> dict[str, Any]:
         "machines": [vars(one) for one in report.machines],
         "published": [_published(one) for one in report.published],
         "generality": report.generality and _generality(report.generality),
+        "challenge": report.challenge and [_envelopes(table) for table in report.challenge.tables],
         "edges": report.edges and _edges(report.edges),
         "records": {kind: _record(kind, rows) for kind, rows in report.records.items()},
     }
@@ -142,6 +144,17 @@ def _generality(found: Generality) -> dict[str, Any]:
                 "lam": line.lam and _pair(line.lam),
             }
             for line in found.lines
+        ],
+    }
+
+
+def _envelopes(table: EnvelopeTable) -> dict[str, Any]:
+    return {
+        "title": table.title,
+        "columns": table.columns,
+        "rows": [
+            {"model": one.model, "role": one.role, "figures": list(one.figures), "worst": one.worst}
+            for one in table.lines
         ],
     }
 

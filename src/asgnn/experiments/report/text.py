@@ -15,6 +15,14 @@ Line = Sequence[TableCell]
 SENTENCES = {
     "title": "ASGNN compared with its paper",
     "lead": "How accurate node classification stays when edges of the graph are false: our results and the paper's.",
+    "challenge_note": (
+        "Test accuracy, %, that is left for each budget after the worst of all attacks tried, mean over the splits. "
+        "The attacker knows the model, the graph and all labels. Evasion: the model was trained on the clean graph. "
+        "Poisoning: it was trained on the flipped one. Single nodes: flips as shares of the node's degree. Controls "
+        "are no defences: the MLP and the model without the given edges cannot be touched by any flip, and the model "
+        "that remembers the clean graph shows that withstanding evasion alone proves nothing. Published figures are "
+        "the lowest that their sources report; where a source used other splits, its name says so."
+    ),
     "edges_note": (
         "Each score ranks the edges of an attacked graph, the most suspicious first. The ROC-AUC is the probability "
         "that an added edge ranks above a true one (0.5 by chance). The precision at 1 % is the share of added edges "

@@ -597,6 +597,15 @@
     state.filter = filter;
   }
 
+  function drawChallenge() {
+    for (const [i, { title, columns, rows }] of (data.challenge || []).entries()) {
+      const value = (of) => of === null ? { text: "–", value: null } : { text: fixed(of, 1), value: of };
+      drawPlain(`challenge-${i}`, `${title}: test accuracy that is left, %`,
+        [{ label: "model", kind: "text" }, { label: "", kind: "text" }, ...columns.map((label) => ({ label, kind: "number" })), { label: "worst attack", kind: "text" }],
+        rows.map((row) => [{ text: row.model }, { text: row.role === "model" ? "" : row.role }, ...row.figures.map(value), { text: row.worst }]), "");
+    }
+  }
+
   function drawEdges() {
     const found = data.edges;
     if (!found) return;
@@ -691,7 +700,7 @@
 
   function render() {
     updateControls();
-    for (const draw of [drawStory, drawResults, drawGain, drawPublished, drawGenerality, drawEdges, drawRecords, drawCurves, drawWorse, drawObjective, drawWeights, drawScalars, drawSettings, drawMachines]) draw();
+    for (const draw of [drawStory, drawResults, drawGain, drawPublished, drawGenerality, drawChallenge, drawEdges, drawRecords, drawCurves, drawWorse, drawObjective, drawWeights, drawScalars, drawSettings, drawMachines]) draw();
     byId("assumed-of").textContent = table().title;
     byId("assumed").replaceChildren(...table().assumed.map((text) => h("li", {}, text)));
     const kept = new URLSearchParams(KEPT.map((name) => [name, state[name]]));

@@ -1,0 +1,115 @@
+"""Models under attackers who know them: many models and splits at once, on one machine.
+
+    python scripts/challenge_table.py run --models gcn,asgnn --dataset cora --splits stratified:0..4 \
+        --budgets 0.05,0.1,0.15 --kinds evasion,poisoning --device cuda --workers 12 --store challenge.sqlite
+    python scripts/challenge_table.py table --store challenge.sqlite --models gcn,asgnn     # prints what the store has
+    python scripts/challenge_table.py record --store challenge.sqlite --models gcn,asgnn    # adds to the record
+
+The record is docs/records/challenge.json, which the report shows. The script needs no package of the command line;
+`asgnn challenge` does the same with one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from asgnn.errors import AsgnnError
+from asgnn.experiments.challenge import (
+    CONTROLS,
+    Job,
+    Subject,
+    headings,
+    jobs_of,
+    parse_splits,
+    record_rows,
+    run_challenge,
+    standing,
+    table_rows,
+)
+from asgnn.experiments.machine import origin
+from asgnn.experiments.store import Store
+
+RECORD = Path(__file__).parents[1] / "docs" / "records" / "challenge.json"
+
+
+def jobs(chosen: argparse.Namespace) -> list[Job]:
+    subjects = [Subject.parse(name) for name in chosen.models.split(",") if name]
+    subjects += [] if chosen.no_controls else CONTROLS.values()
+    shares = [float(word) for word in chosen.budgets.split(",")]
+    found = []
+    for dataset in chosen.dataset.split(","):
+        found += jobs_of(chosen.kinds.split(","), dataset, parse_splits(chosen.splits), subjects, shares, chosen.effort)
+    return found
+
+
+def show(asked: Sequence[Job], path: Path) -> None:
+    with Store.open(path, create=False) as store:
+        found = standing(store, asked)
+    for kind, dataset in dict.fromkeys((one.kind, one.dataset) for one in found):
+        budgets = asked[0].budgets
+        group = [one for one in found if (one.kind, one.dataset) == (kind, dataset)]
+        rows = [headings(budgets), *table_rows(group, budgets)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        splits = max(len(one.splits) for one in group)
+        print(f"\n{dataset}, {kind}: test accuracy, %, mean of {splits} splits; worst of all attempts for each budget")
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        for one in group:
+            times = ", ".join(f"{attack} {seconds:.1f}" for attack, seconds in one.seconds.items() if seconds >= 0.05)
+            print(f"  {one.subject.name}, seconds of each attack: {times or 'less than 0.05'}")
+            for sentence in () if one.subject in CONTROLS.values() else one.signs:
+                print(f"  {one.subject.name}: {sentence}")
+
+
+def record(asked: Sequence[Job], path: Path) -> None:
+    """Write what the store has into the record; rows of other graphs, kinds and models stay."""
+    with Store.open(path, create=False) as store:
+        rows = record_rows(standing(store, asked))
+    new = {(row["graph"], row["kind"], row["model"]) for row in rows}
+    kept = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
+    rows = [row for row in kept if (row["graph"], row["kind"], row["model"]) not in new] + rows
+    about = origin("python scripts/challenge_table.py record", "cuda" if torch.cuda.is_available() else "cpu")
+    RECORD.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["run", "table", "record"])
+    parser.add_argument("--models", default="gcn,asgnn", help="separated by commas; settings as asgnn+lam=1+gamma=2")
+    parser.add_argument("--dataset", default="cora")
+    parser.add_argument("--splits", default="stratified:0..4")
+    parser.add_argument("--budgets", default="0.05,0.1,0.15")
+    parser.add_argument("--kinds", default="evasion")
+    parser.add_argument("--effort", default="quick", choices=["quick", "full"])
+    parser.add_argument("--local", action="store_true", help="single nodes; budgets are shares of the degree")
+    parser.add_argument("--no-controls", action="store_true")
+    parser.add_argument("--store", type=Path, default=Path("runs/challenge.sqlite"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
+    chosen = parser.parse_args()
+    try:
+        asked = jobs(chosen)
+        if chosen.what == "run":
+            chosen.store.parent.mkdir(parents=True, exist_ok=True)
+            run_challenge(
+                asked,
+                chosen.store,
+                device=chosen.device,
+                workers=chosen.workers,
+                report=lambda line: print(line, file=sys.stderr, flush=True),
+            )
+        if chosen.what == "record":
+            record(asked, chosen.store)
+        show(asked, chosen.store)
+    except AsgnnError as known:
+        sys.exit(str(known))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""The attacks of a challenge, by name, and how each is run."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from asgnn.attacks import (
+    dice,
+    evolve,
+    grbcd,
+    join_unlike,
+    meta_greedy,
+    meta_prbcd,
+    metattack,
+    prbcd,
+    random_flips,
+    smoothed,
+    straight_through,
+)
+from asgnn.attacks.surrogate import Victim
+from asgnn.attacks.unrolled import Retrain, UnrolledTraining
+from asgnn.challenge.controls import frozen_twin, trusting_twin
+from asgnn.challenge.values import UNBOUNDED, Attempt, Made, flips_of
+from asgnn.graphs import Perturbation, Split, labels_of
+from asgnn.graphs.keys import from_keys, single_keys, to_keys
+from asgnn.models import ASGNN, ElasticGNN
+from asgnn.models.foreign import as_model
+from asgnn.settings import check_choice
+
+Effort = Literal["quick", "full"]
+EFFORTS = ("quick", "full")
+Through = Literal["gradient", "relaxed", "twin", "trust", "answers", "training", "nothing"]
+
+
+def _itself(model: nn.Module) -> Victim:
+    return model
+
+
+@dataclass(frozen=True)
+class Way:
+    """How flips are chosen.
+
+    Attributes:
+        attack: a function of :mod:`asgnn.attacks`, or one with the same arguments.
+        through: what it uses of the model: its "gradient", a "relaxed" gradient, that of its frozen "twin" (ASGNN
+            only), its "trust" in the edges (models that can lose it), its "answers", its "training", or "nothing".
+        settings: of the attack.
+        surrogate: from the trained model to the one whose gradient is taken.
+        ordered: whether its first k flips are its result for a budget of k; then one run serves all budgets.
+        continues: whether it starts from the strongest flips so far, as its argument ``start``.
+        seeds: the number of runs, each with its own random numbers; a gradient attack then starts elsewhere.
+        full: whether it is run only with effort "full".
+    """
+
+    attack: Callable[..., Perturbation]
+    through: Through
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    surrogate: Callable[[nn.Module], Victim | None] = _itself
+    ordered: bool = False
+    continues: bool = False
+    seeds: int = 1
+    full: bool = False
+
+
+def unnoticed(
+    data: Data,
+    budget: int,
+    train: Tensor,
+    rng: torch.Generator,
+    *,
+    nodes: Tensor,
+    victim: nn.Module,
+    surrogate: Victim | None = None,
+    harmful: float,
+    device: torch.device | str | None = None,
+) -> Perturbation:
+    """Return flips that do harm and flips that hide them from a model which can lose its trust in the edges.
+
+    The first ones attack the model as if it always trusted the edges. The others follow the relaxed gradient of the
+    model itself, whose trust they restore.
+
+    Args:
+        harmful: the share of the first ones.
+    """
+    always = trusting_twin(victim)
+    first = prbcd(
+        data,
+        max(1, round(harmful * budget)),
+        train,
+        rng,
+        nodes=nodes,
+        surrogate=surrogate or always,
+        victim=always,
+        device=device,
+    )
+    rest = budget - first.flips.size(1)
+    if not rest:
+        return first
+    then = grbcd(
+        first.apply(data),
+        rest,
+        train,
+        rng,
+        nodes=nodes,
+        surrogate=straight_through(victim),
+        victim=victim,
+        steps=40,
+        device=device,
+    )
+    n = first.num_nodes
+    keys = single_keys(torch.cat([to_keys(first.flips, n), to_keys(then.flips, n)]))  # a pair of both is not flipped
+    return Perturbation(from_keys(keys, n), n)
+
+
+# All labels are known to the attacker (Mujkanovic et al., NeurIPS 2022), and the attacked nodes are the test nodes.
+EVASION: dict[str, Way] = {
+    "prbcd": Way(prbcd, "gradient"),
+    "prbcd-relaxed": Way(prbcd, "relaxed", surrogate=straight_through),
+    "prbcd-twin": Way(prbcd, "twin", surrogate=frozen_twin),
+    "unnoticed-half": Way(unnoticed, "trust", {"harmful": 0.5}, surrogate=frozen_twin),
+    "unnoticed-most": Way(unnoticed, "trust", {"harmful": 0.75}, surrogate=frozen_twin),
+    "trusting": Way(unnoticed, "trust", {"harmful": 1.0}, surrogate=frozen_twin),
+    "join-unlike": Way(join_unlike, "answers"),
+    "prbcd-ce": Way(prbcd, "gradient", {"loss": "masked_ce"}, full=True),
+    "prbcd-small-steps": Way(prbcd, "gradient", {"base_lr": 0.1, "steps": 250, "fine_tune": 50}, full=True),
+    "prbcd-wide": Way(prbcd, "gradient", {"block_size": 1_000_000, "steps": 250}, full=True),
+    "prbcd-random-start": Way(prbcd, "gradient", {"start": "random"}, seeds=2, full=True),
+    "prbcd-smoothed": Way(prbcd, "relaxed", surrogate=smoothed, full=True),
+    "grbcd": Way(grbcd, "gradient", full=True),
+    "grbcd-relaxed": Way(grbcd, "relaxed", surrogate=straight_through, full=True),
+    "join-alike": Way(join_unlike, "answers", {"partners": "alike"}, full=True),
+    "evolve": Way(evolve, "answers", {"steps": 100}, continues=True, full=True),
+    "dice": Way(dice, "nothing"),
+    "random": Way(random_flips, "nothing"),
+}
+POISONING: dict[str, Way] = {
+    "metattack": Way(metattack, "nothing", {"loss": "tanh_margin"}, ordered=True),
+    "meta-greedy": Way(meta_greedy, "training", {"steps": 60}, ordered=True),
+    "meta-prbcd": Way(meta_prbcd, "training", {"steps": 60, "fine_tune": 10}, full=True),
+    # flips of an evasion attack on the model that was trained on the clean graph, used as poison
+    **{name: EVASION[name] for name in ("prbcd", "prbcd-relaxed", "prbcd-twin", "grbcd", "dice", "random")},
+}
+WAYS = EVASION | POISONING
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What an attack can use of a model; an attack that needs nothing of it can do without.
+
+    Attributes:
+        model: trained on the clean graph.
+        untrained: the model with its initial weights, for attacks through the training.
+        training: the settings of its training, as far as an attack unrolls it.
+        retrain: trains the model on given edges and returns its logits.
+    """
+
+    model: nn.Module | None = None
+    untrained: nn.Module | None = None
+    training: UnrolledTraining | None = None
+    retrain: Retrain | None = None
+
+
+def chosen(table: Mapping[str, Way], effort: Effort) -> dict[str, Way]:
+    """The rows of a table that an effort asks for: all with "full", the fast ones with "quick"."""
+    check_choice("effort", effort, EFFORTS)
+    return {name: way for name, way in table.items() if effort == "full" or not way.full}
+
+
+def planned(
+    victim: str,
+    budgets: Sequence[float],
+    ways: Mapping[str, Way],
+    through: Sequence[str],
+    *,
+    unbounded: bool = False,
+) -> list[Attempt]:
+    """The attempts against one model, in the order in which they are made.
+
+    Args:
+        victim: the name of the model.
+        budgets: shares of the edges.
+        ways: the attacks.
+        through: what an attack can use of the model, as a :class:`~asgnn.challenge.Probe` says.
+        unbounded: whether the first attack through the gradient is made with as many flips as edges, too.
+    """
+    usable = {name: way for name, way in ways.items() if way.through in through}
+    found = [
+        Attempt(name, "" if way.through == "nothing" else victim, budget, seed)
+        for name, way in usable.items()
+        for seed in range(way.seeds)
+        for budget in budgets
+    ]
+    white = [name for name, way in usable.items() if way.through == "gradient"]
+    return found + ([Attempt(white[0], victim, UNBOUNDED)] if unbounded and white else [])
+
+
+def make_flips(
+    attempt: Attempt,
+    way: Way,
+    target: Target,
+    data: Data,
+    split: Split,
+    budgets: Sequence[float],
+    best: Perturbation | None = None,
+    device: torch.device | str | None = None,
+) -> list[Made]:
+    """The flips of an attempt; an ordered attack is made once for the largest of ``budgets`` and gives those of each.
+
+    Args:
+        attempt, way: what to make, and how.
+        target: the attacked model.
+        budgets: all budgets of the challenge.
+        best: the strongest flips so far with the budget of the attempt.
+    """
+    shares = sorted({attempt.budget, *budgets}) if way.ordered else [attempt.budget]
+    taken = inspect.signature(way.attack).parameters
+    everyone = (labels_of(data) >= 0).nonzero().view(-1)
+    offered: dict[str, Any] = {
+        "budget": flips_of(shares[-1], data),
+        # an attack on the training tells the labels that the victim is trained with from those that it only knows
+        "train": split.train if "known" in taken else everyone,
+        "known": everyone,
+        "rng": torch.Generator().manual_seed(attempt.seed),
+        "nodes": split.test,
+        "device": device,
+    }
+    if way.through == "training" and target.untrained is not None:
+        model, training = _twice_differentiable(target.untrained, target.training or UnrolledTraining())
+        offered |= {"model": model, "training": training, "retrain": target.retrain}
+    elif way.through == "answers" and target.model is not None:
+        offered["victim"] = as_model(target.model)
+    elif way.through != "nothing" and target.model is not None:
+        offered |= {"surrogate": way.surrogate(target.model), "victim": target.model}
+    if way.continues and best is not None:
+        offered["start"] = [best]
+    began = time.perf_counter()
+    found = way.attack(data, **{name: value for name, value in offered.items() if name in taken}, **way.settings)
+    seconds = time.perf_counter() - began
+    return [
+        Made(replace(attempt, budget=share), found.first(flips_of(share, data)) if way.ordered else found, seconds)
+        for share in shares
+    ]
+
+
+def _twice_differentiable(model: nn.Module, training: UnrolledTraining) -> tuple[nn.Module, UnrolledTraining]:
+    """An untrained model and its unrolled training, for models some of whose steps have first derivatives only."""
+    if isinstance(model, ElasticGNN):
+        return model, replace(training, derivative="difference")
+    if isinstance(model, ASGNN):
+        model = copy.deepcopy(model)
+        model.asmp.backend = "edges"  # the kernels of the GPU have first derivatives only
+    return model, training
