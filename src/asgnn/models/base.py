@@ -32,6 +32,8 @@ class _Recorded(type):
             if not isinstance(value, kind | None):
                 raise ConfigError(f"{name} must be a {kind.__name__} or None; it is {value!r}.")
         model.prior, model.witness = prior, witness
+        if witness is not None and witness.tolerance:  # trust is lost in a graph, and trials with own weights have many
+            model.own_weights = False
         model.settings = bound_settings(cls, args, {**kwargs, "prior": prior, "witness": witness})
         return model
 
