@@ -86,6 +86,21 @@ class ASMPParams:
 
 
 @dataclass(frozen=True)
+class HalfStep:
+    """One step in H, in S, or in both.
+
+    Attributes:
+        layer: the layer, counted from 1.
+        kind: what it changes.
+        ends: whether it is the last of its kind in the layer; H and S are recorded after it.
+    """
+
+    layer: int
+    kind: Literal["H", "S", "joint"]
+    ends: bool
+
+
+@dataclass(frozen=True)
 class Scheme:
     """The variant of ASMP.
 
@@ -141,3 +156,16 @@ class Scheme:
         if self.support != "dense" or self.structure == "frozen" or self.penalty != "quadratic":
             return False
         return self.objective == "paper" or bool(torch.as_tensor(lam < 0).any())
+
+    def half_steps(self, layers: int, last_structure: bool) -> list[HalfStep]:
+        """The half-steps of ``layers`` layers in order, with the structure step of the last layer or without."""
+        plan = []
+        for layer in range(1, layers + 1):
+            update_s = self.structure != "frozen" and (layer < layers or last_structure)
+            if update_s and self.update == "joint":
+                plan.append(HalfStep(layer, "joint", True))
+                continue
+            plan += [HalfStep(layer, "H", step == self.h_steps) for step in range(1, self.h_steps + 1)]
+            if update_s:
+                plan += [HalfStep(layer, "S", step == self.s_steps) for step in range(1, self.s_steps + 1)]
+        return plan

@@ -1,0 +1,386 @@
+"""The CPU backend: all layers as one operation, with the compiled loops of :mod:`asgnn.kernels.cpu.asmp`.
+
+The trials are computed one after the other, or on several threads; a large graph with one trial is divided into ranges
+of nodes. Threads wait without using the processor. The ranges do not depend on the number of threads, so neither do the
+results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asgnn.asmp.edges import EdgeSteps
+from asgnn.asmp.params import ASMPParams, HalfStep, Scheme
+from asgnn.asmp.penalties import damping, strength_and_trust
+from asgnn.errors import ConfigError
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.kernels import on_cpu
+
+ENTRIES = 2**17  # per range of nodes
+ONE_THREAD_BELOW = 2**20  # entries times columns; a smaller pass takes about as long as starting threads
+
+Array = NDArray[Any]
+
+
+def supports(scheme: Scheme) -> bool:
+    """Whether there are kernels for the variant."""
+    of_q = scheme.objective == "degree" and scheme.update == "alternating" and not scheme.unit_norm
+    return scheme.structure == "frozen" or (of_q and scheme.penalty in ("quadratic", "mcp"))
+
+
+class CpuSteps(EdgeSteps):
+    """:class:`~asgnn.asmp.edges.EdgeSteps` with all half-steps in one operation."""
+
+    def __init__(self, x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> None:
+        if on_cpu("asmp") is None:
+            raise ConfigError('backend="cpu" needs Numba; run pip install "asgnn[fast]" or use backend="edges".')
+        super().__init__(x, adj, params, scheme)
+
+    def place(self, x: Tensor) -> Tensor:
+        return x
+
+    def prepare(self) -> None:
+        trials = self.x.size(2)
+        scalars = self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2
+        self.scalars = torch.stack([scalar.expand(trials) for scalar in scalars])
+
+    def half_steps(self, plan: Sequence[HalfStep], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
+        """Yield H and S after each half-step of ``plan`` that ends; after the last only, unless ``record``."""
+        matrix = self.fixed if self.scheme.structure == "frozen" else self.a[:, 0]
+        ends = [step for step in plan if step.ends] if record else list(plan[-1:])
+        x = self.x.permute(2, 0, 1)
+        found: tuple[Tensor, ...] = _Run.apply(x, matrix, self.scalars, self.adj, self.scheme, tuple(plan), record)
+        h, s = self.h, self.s
+        for step, value in zip(ends, found, strict=True):
+            if step.kind == "H":
+                h = value.permute(1, 2, 0)
+            else:
+                s = value.t()
+            yield step, h, s
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A structure step, a feature step, or the former and then the latter.
+
+    Attributes:
+        structure, features: which steps it does.
+        given: whether it reads S = A.
+        s_out, h_out: whether S and H after it are results.
+    """
+
+    structure: bool
+    features: bool
+    given: bool
+    s_out: bool = False
+    h_out: bool = False
+
+
+def _passes(plan: Sequence[HalfStep], record: bool) -> list[_Pass]:
+    passes: list[_Pass] = []
+    for position, step in enumerate(plan):
+        out = step.ends if record else position == len(plan) - 1
+        if step.kind == "S":
+            passes.append(_Pass(True, False, False, s_out=out))
+        elif passes and passes[-1].structure and not passes[-1].features:
+            passes[-1] = replace(passes[-1], features=True, h_out=out)
+        else:
+            passes.append(_Pass(False, True, not any(one.structure for one in passes), h_out=out))
+    return passes
+
+
+def _coefficients(scalars: Tensor, scheme: Scheme) -> Tensor:
+    """(T, 8) the coefficients of the feature step, then those of the structure step; see the kernels."""
+    lam, gamma, mu1, mu2, eta1, eta2 = scalars
+    of_h = 1 - 2 * eta1 * (1 + lam), 2 * eta1 * lam, 2 * eta1
+    exact, none, all_ = scheme.structure == "exact", torch.zeros_like(lam), torch.ones_like(lam)
+    if scheme.structure == "frozen":
+        return torch.stack([*of_h, none, none, none, none, none], 1)
+    if scheme.penalty == "quadratic":
+        size = 1 / (2 * (gamma + mu2)) if exact else eta2
+        first = none if exact else 1 - 2 * size * (gamma + mu2), 2 * size * gamma
+    else:
+        strength, trust = strength_and_trust(gamma, mu2)
+        theta = all_ if exact else damping(eta2, strength)
+        size = theta / (2 * strength)
+        first = 1 - theta, trust
+    return torch.stack([*of_h, *first, size * mu1, size / 2, size * lam / 2], 1)
+
+
+class _Work:
+    """What the passes of all trials share: kernels, graph, sizes, and the threads."""
+
+    def __init__(self, x: Tensor, matrix: Tensor, adj: Adjacency, scheme: Scheme) -> None:
+        kernels = on_cpu("asmp")
+        assert kernels is not None
+        self.kernels: ModuleType = kernels
+        self.trials, self.nodes, self.channels = x.shape
+        self.width = -(-self.channels // kernels.WIDTH) * kernels.WIDTH
+        self.crow, self.col = (index.numpy() for index in adj.blocks(1))
+        self.matrix = matrix.contiguous().numpy()
+        self.frozen, self.mcp = scheme.structure == "frozen", scheme.penalty == "mcp"
+        self.dtype = x.dtype
+        starts = np.searchsorted(self.crow, np.arange(0, max(1, self.col.size), ENTRIES))
+        bounds = [*dict.fromkeys(starts.tolist()), self.nodes]
+        self.ranges = [(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if a < b]
+
+    def new(self, *shape: int) -> Array:
+        found: Array = torch.empty(self.trials, *shape, dtype=self.dtype).numpy()
+        return found
+
+    def features(self) -> Array:
+        return self.new(self.nodes * self.width)
+
+    def padded(self, x: Tensor) -> Array:
+        """(T, N, C) → (T, N · width)."""
+        if self.width == self.channels:
+            return x.contiguous().view(self.trials, -1).numpy()
+        out = torch.zeros(self.trials, self.nodes, self.width, dtype=self.dtype)
+        out[..., : self.channels] = x
+        return out.view(self.trials, -1).numpy()
+
+    def cut(self, h: Array) -> Tensor:
+        """(T, N · width) → (T, N, C)."""
+        return torch.from_numpy(h).view(self.trials, self.nodes, self.width)[..., : self.channels].contiguous()
+
+    def each_trial(self, run: Callable[[int, Callable[..., None]], None]) -> None:
+        """Call ``run(trial, over)`` for each trial, where ``over(kernel, …)`` calls a kernel for all ranges of nodes.
+
+        ``kernel(range, first, last)`` may be called on several threads.
+        """
+        threads = min(torch.get_num_threads(), max(self.trials, len(self.ranges)))
+        if threads == 1 or self.trials * self.col.size * self.width < ONE_THREAD_BELOW:
+            for trial in range(self.trials):
+                run(trial, self._one_by_one)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            if self.trials > 1:
+                list(pool.map(lambda trial: run(trial, self._one_by_one), range(self.trials)))
+                return
+
+            def at_once(kernel: Callable[[int, int, int], None]) -> None:
+                list(pool.map(lambda part: kernel(part, *self.ranges[part]), range(len(self.ranges))))
+
+            run(0, at_once)
+
+    def _one_by_one(self, kernel: Callable[[int, int, int], None]) -> None:
+        for part, (first, last) in enumerate(self.ranges):
+            kernel(part, first, last)
+
+
+@dataclass
+class _State:
+    """H and S after a pass, all trials: features (T, N · width), z (T, E), D⁻¹SH, D and e = ‖h − x‖² (T, N)."""
+
+    h: Array
+    e: Array | list[Array]
+    z: Array | list[Array]
+    mean: Array
+    degree: Array
+
+
+class _Run(torch.autograd.Function):
+    """All half-steps of a plan; returns H and S after those that are results, (T, N, C) and (T, E).
+
+    The derivative of a derivative is computed by :class:`~asgnn.asmp.edges.EdgeSteps`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        matrix: Tensor,
+        scalars: Tensor,
+        adj: Adjacency,
+        scheme: Scheme,
+        plan: tuple[HalfStep, ...],
+        record: bool,
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, matrix, scalars)
+        ctx.adj, ctx.scheme, ctx.plan, ctx.record = adj, scheme, plan, record
+        work, passes = _Work(x, matrix, adj, scheme), _passes(plan, record)
+        with torch.enable_grad():
+            ctx.leaf = scalars.detach().requires_grad_(ctx.needs_input_grad[2])
+            ctx.coefficients = _coefficients(ctx.leaf, scheme)
+        of_all = ctx.coefficients.detach().numpy()
+        of_h, of_s = of_all[:, :3], of_all[:, 3:]
+        kept = record or any(ctx.needs_input_grad)
+        start = work.padded(x)
+        states = _states(work, passes, start, kept)
+        kernels = work.kernels
+
+        def run(trial: int, over: Callable[..., None]) -> None:
+            x_t, a, c = start[trial], of_h[trial], of_s[trial]
+            for one, old, new in zip(passes, states[:-1], states[1:], strict=True):
+                h, e, z, z_new, h_new = old.h[trial], old.e[trial], old.z[trial], new.z[trial], new.h[trial]
+                mean, degree, e_new = new.mean[trial], new.degree[trial], new.e[trial]
+                if work.frozen:
+                    over(
+                        lambda part, first, last: kernels.frozen_step(
+                            first, last, work.crow, work.col, work.matrix, h, x_t, a, work.width, h_new, mean
+                        )
+                    )
+                    continue
+                over(
+                    lambda part, first, last: kernels.step(
+                        first, last, work.crow, work.col, work.matrix, h, x_t, e, z, c, a, work.width, work.mcp,
+                        one.structure, one.features, one.given, z_new, h_new, mean, degree, e_new,
+                    )
+                )  # fmt: skip
+
+        work.each_trial(run)
+        ctx.work, ctx.passes, ctx.states, ctx.of = work, passes, states if kept else None, (of_h, of_s)
+        results = []
+        for one, state in zip(passes, states[1:], strict=True):
+            if one.s_out:
+                results.append(_structure(work, state.z, of_s))
+            if one.h_out:
+                results.append(work.cut(state.h))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # a derivative of this derivative is wanted
+            return (*_by_edges(ctx, grads), None, None, None, None)
+        work, passes, states, adj = ctx.work, ctx.passes, ctx.states, ctx.adj
+        of_h, of_s = ctx.of
+        kernels, entries = work.kernels, work.col.size
+        to_x, grad = (torch.zeros(work.trials, work.nodes * work.width, dtype=work.dtype).numpy() for _ in range(2))
+        parts = np.zeros((work.trials, len(work.ranges), 8))
+        nothing = np.empty((work.trials, 0), grad.dtype)
+        to_matrix = np.zeros((work.trials, entries), grad.dtype) if ctx.needs_input_grad[1] else nothing
+        adaptive = any(one.structure for one in passes)
+        to_s = np.zeros((work.trials, entries), grad.dtype) if adaptive or to_matrix.size else nothing
+        to_z = np.zeros((work.trials, entries), grad.dtype) if work.mcp and adaptive else to_s
+        by_degree, along_mean = work.features(), work.new(work.nodes)
+        # where the gradient of each result comes in
+        incoming = dict(zip([key for i, one in enumerate(passes) for key in _outs(i, one)], grads, strict=True))
+        transposed = work.matrix[adj.reverse.numpy()] if work.frozen else work.matrix
+        added = {key: _added(work, key, value, adj) for key, value in incoming.items()}
+
+        def run(trial: int, over: Callable[..., None]) -> None:
+            x_t, g, a, c = states[0].h[trial], grad[trial], of_h[trial], of_s[trial]
+            spare = by_degree[trial]
+            for i in reversed(range(len(passes))):
+                one, old, new = passes[i], states[i], states[i + 1]
+                if one.h_out:
+                    g += added[i, "H"][trial]
+                if one.s_out:
+                    to_s[trial] += added[i, "S"][trial]
+                h, e, z, z_new = old.h[trial], old.e[trial], old.z[trial], new.z[trial]
+                mean, degree, to_x_t, parts_t = new.mean[trial], new.degree[trial], to_x[trial], parts[trial]
+                if work.frozen:
+                    over(
+                        lambda part, first, last: kernels.frozen_step_back(
+                            first, last, work.crow, work.col, transposed, h, x_t, mean, a, work.width, g, spare, to_x_t,
+                            to_matrix[trial], parts_t[part],
+                        )
+                    )  # fmt: skip
+                    g, spare = spare, g
+                    continue
+                if one.features:
+                    over(
+                        lambda part, first, last: kernels.spread(
+                            first, last, h, x_t, mean, degree, a, work.width, g, spare, along_mean[trial], to_x_t,
+                            parts_t[part],
+                        )
+                    )  # fmt: skip
+                needs_s = one.structure or not one.given or to_matrix.size
+                over(
+                    lambda part, first, last: kernels.step_back(
+                        first, last, work.crow, work.col, work.matrix, h, x_t, e, z, z_new, c, work.width, work.mcp,
+                        one.structure, one.features, one.given, spare, along_mean[trial], g,
+                        (to_s if needs_s else nothing)[trial], to_z[trial], to_x_t, to_matrix[trial], parts_t[part],
+                    )
+                )  # fmt: skip
+            to_x[trial] += g  # H starts as X
+
+        work.each_trial(run)
+        to_scalars = None
+        if ctx.needs_input_grad[2]:
+            sums = torch.from_numpy(parts.sum(1)).to(work.dtype)
+            sums[:, 3:] /= 2
+            (to_scalars,) = torch.autograd.grad(ctx.coefficients, ctx.leaf, sums)
+        by_matrix = None
+        if to_matrix.size or (ctx.needs_input_grad[1] and not entries):
+            total = to_matrix if work.frozen else (to_matrix + to_s) / 2
+            by_matrix = torch.from_numpy(total.sum(0))
+        return work.cut(to_x), by_matrix, to_scalars, None, None, None, None
+
+
+def _states(work: _Work, passes: Sequence[_Pass], start: Array, kept: bool) -> list[_State]:
+    """The state before the first pass and after each; unless they are ``kept``, every second one shares its memory."""
+    made: dict[tuple[str, int], Array] = {}
+
+    def memory(name: str, number: int, size: int) -> Array:
+        key = name, number if kept else number % 2
+        if key not in made:
+            made[key] = work.new(size)
+        return made[key]
+
+    entries, none = work.col.size, work.new(0)
+    z = np.zeros_like(work.matrix) if work.mcp else work.matrix
+    e = np.zeros(work.nodes, work.matrix.dtype)
+    state = _State(start, [e] * work.trials, [z] * work.trials, none, none)
+    states = [state]
+    for number, one in enumerate(passes):
+        state = replace(state)
+        if one.structure:
+            state.z = memory("z", number, entries)
+        if one.features:
+            state.h, state.mean = (memory(name, number, work.nodes * work.width) for name in ("h", "mean"))
+            state.e, state.degree = (memory(name, number, work.nodes) for name in ("e", "degree"))
+        states.append(state)
+    return states
+
+
+def _outs(number: int, one: _Pass) -> list[tuple[int, str]]:
+    """The results of a pass."""
+    return [(number, name) for name, out in (("S", one.s_out), ("H", one.h_out)) if out]
+
+
+def _added(work: _Work, key: tuple[int, str], grad: Tensor, adj: Adjacency) -> Array:
+    """The gradient of a result as the passes count it: in S, that of (i, j) plus that of (j, i)."""
+    if key[1] == "H":
+        return work.padded(grad)
+    found: Array = (grad + grad[:, adj.reverse]).numpy()
+    return found
+
+
+def _structure(work: _Work, z: Sequence[Array], of_s: Array) -> Tensor:
+    """S (T, E)."""
+    out = work.new(work.col.size)
+    for trial in range(work.trials):
+        work.kernels.weights(
+            0, work.nodes, work.crow, work.col, work.matrix, z[trial], of_s[trial], work.mcp, out[trial]
+        )
+    return torch.from_numpy(out)
+
+
+def _by_edges(ctx: Any, grads: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """The derivative in the three tensors as a function that can be differentiated again."""
+    # views, because one of the tensors may have been computed from another
+    x, matrix, scalars = inputs = [tensor.view_as(tensor) for tensor in ctx.saved_tensors]
+    frozen = ctx.scheme.structure == "frozen"
+    adj = ctx.adj if frozen else replace(ctx.adj, weight=matrix)
+    steps = EdgeSteps(x, adj, ASMPParams(*scalars), ctx.scheme)
+    if frozen:
+        steps.fixed = matrix
+    h, s, results = steps.h, steps.s, []
+    for position, step in enumerate(ctx.plan):
+        if step.kind == "H":
+            h = steps.h_step(h, s)
+        else:
+            s = steps.s_step(h, s)
+        if step.ends if ctx.record else position == len(ctx.plan) - 1:
+            results.append(h.permute(2, 0, 1) if step.kind == "H" else s.t())
+    return torch.autograd.grad(results, inputs, grads, create_graph=True, allow_unused=True)
