@@ -20,7 +20,7 @@ from torch import Tensor
 
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.params import ASMPParams, HalfStep, Scheme
-from asgnn.asmp.penalties import damping, strength_and_trust
+from asgnn.asmp.penalties import MIN_STRENGTH
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.kernels import on_cpu
@@ -98,24 +98,6 @@ def _passes(plan: Sequence[HalfStep], record: bool) -> list[_Pass]:
     return passes
 
 
-def _coefficients(scalars: Tensor, scheme: Scheme) -> Tensor:
-    """(T, 8) the coefficients of the feature step, then those of the structure step; see the kernels."""
-    lam, gamma, mu1, mu2, eta1, eta2 = scalars
-    of_h = 1 - 2 * eta1 * (1 + lam), 2 * eta1 * lam, 2 * eta1
-    exact, none, all_ = scheme.structure == "exact", torch.zeros_like(lam), torch.ones_like(lam)
-    if scheme.structure == "frozen":
-        return torch.stack([*of_h, none, none, none, none, none], 1)
-    if scheme.penalty == "quadratic":
-        size = 1 / (2 * (gamma + mu2)) if exact else eta2
-        first = none if exact else 1 - 2 * size * (gamma + mu2), 2 * size * gamma
-    else:
-        strength, trust = strength_and_trust(gamma, mu2)
-        theta = all_ if exact else damping(eta2, strength)
-        size = theta / (2 * strength)
-        first = 1 - theta, trust
-    return torch.stack([*of_h, *first, size * mu1, size / 2, size * lam / 2], 1)
-
-
 class _Work:
     """What the passes of all trials share: kernels, graph, sizes, and the threads."""
 
@@ -124,12 +106,14 @@ class _Work:
         assert kernels is not None
         self.kernels: ModuleType = kernels
         self.trials, self.nodes, self.channels = x.shape
-        self.width = -(-self.channels // kernels.WIDTH) * kernels.WIDTH
-        self.crow, self.col = (index.numpy() for index in adj.blocks(1))
+        self.width = np.uintp(-(-self.channels // kernels.WIDTH) * kernels.WIDTH)
+        self.row_size = self.nodes * int(self.width)
+        self.crow, self.col = adj.crow.numpy().view(np.uint64), adj.blocks(1)[1].numpy()
         self.matrix = matrix.contiguous().numpy()
         self.frozen, self.mcp = scheme.structure == "frozen", scheme.penalty == "mcp"
+        self.variant = scheme.structure == "exact", self.mcp, MIN_STRENGTH
         self.dtype = x.dtype
-        starts = np.searchsorted(self.crow, np.arange(0, max(1, self.col.size), ENTRIES))
+        starts = np.searchsorted(adj.crow.numpy(), np.arange(0, max(1, self.col.size), ENTRIES))
         bounds = [*dict.fromkeys(starts.tolist()), self.nodes]
         self.ranges = [(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if a < b]
 
@@ -138,19 +122,19 @@ class _Work:
         return found
 
     def features(self) -> Array:
-        return self.new(self.nodes * self.width)
+        return self.new(self.row_size)
 
     def padded(self, x: Tensor) -> Array:
         """(T, N, C) → (T, N · width)."""
         if self.width == self.channels:
             return x.contiguous().view(self.trials, -1).numpy()
-        out = torch.zeros(self.trials, self.nodes, self.width, dtype=self.dtype)
+        out = torch.zeros(self.trials, self.nodes, int(self.width), dtype=self.dtype)
         out[..., : self.channels] = x
         return out.view(self.trials, -1).numpy()
 
     def cut(self, h: Array) -> Tensor:
         """(T, N · width) → (T, N, C)."""
-        return torch.from_numpy(h).view(self.trials, self.nodes, self.width)[..., : self.channels].contiguous()
+        return torch.from_numpy(h).view(self.trials, self.nodes, int(self.width))[..., : self.channels].contiguous()
 
     def each_trial(self, run: Callable[[int, Callable[..., None]], None]) -> None:
         """Call ``run(trial, over)`` for each trial, where ``over(kernel, …)`` calls a kernel for all ranges of nodes.
@@ -208,10 +192,8 @@ class _Run(torch.autograd.Function):
         ctx.save_for_backward(x, matrix, scalars)
         ctx.adj, ctx.scheme, ctx.plan, ctx.record = adj, scheme, plan, record
         work, passes = _Work(x, matrix, adj, scheme), _passes(plan, record)
-        with torch.enable_grad():
-            ctx.leaf = scalars.detach().requires_grad_(ctx.needs_input_grad[2])
-            ctx.coefficients = _coefficients(ctx.leaf, scheme)
-        of_all = ctx.coefficients.detach().numpy()
+        of_all = work.new(8)
+        work.kernels.coefficients(scalars.numpy(), *work.variant, of_all)
         of_h, of_s = of_all[:, :3], of_all[:, 3:]
         kept = record or any(ctx.needs_input_grad)
         start = work.padded(x)
@@ -254,7 +236,7 @@ class _Run(torch.autograd.Function):
         work, passes, states, adj = ctx.work, ctx.passes, ctx.states, ctx.adj
         of_h, of_s = ctx.of
         kernels, entries = work.kernels, work.col.size
-        to_x, grad = (torch.zeros(work.trials, work.nodes * work.width, dtype=work.dtype).numpy() for _ in range(2))
+        to_x, grad = (torch.zeros(work.trials, work.row_size, dtype=work.dtype).numpy() for _ in range(2))
         parts = np.zeros((work.trials, len(work.ranges), 8))
         nothing = np.empty((work.trials, 0), grad.dtype)
         to_matrix = np.zeros((work.trials, entries), grad.dtype) if ctx.needs_input_grad[1] else nothing
@@ -307,9 +289,10 @@ class _Run(torch.autograd.Function):
         work.each_trial(run)
         to_scalars = None
         if ctx.needs_input_grad[2]:
-            sums = torch.from_numpy(parts.sum(1)).to(work.dtype)
+            sums = parts.sum(1)
             sums[:, 3:] /= 2
-            (to_scalars,) = torch.autograd.grad(ctx.coefficients, ctx.leaf, sums)
+            to_scalars = torch.empty_like(ctx.saved_tensors[2])
+            kernels.coefficients_back(ctx.saved_tensors[2].numpy(), *work.variant, sums, to_scalars.numpy())
         by_matrix = None
         if to_matrix.size or (ctx.needs_input_grad[1] and not entries):
             total = to_matrix if work.frozen else (to_matrix + to_s) / 2
@@ -337,7 +320,7 @@ def _states(work: _Work, passes: Sequence[_Pass], start: Array, kept: bool) -> l
         if one.structure:
             state.z = memory("z", number, entries)
         if one.features:
-            state.h, state.mean = (memory(name, number, work.nodes * work.width) for name in ("h", "mean"))
+            state.h, state.mean = (memory(name, number, work.row_size) for name in ("h", "mean"))
             state.e, state.degree = (memory(name, number, work.nodes) for name in ("e", "degree"))
         states.append(state)
     return states

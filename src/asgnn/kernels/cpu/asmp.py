@@ -1,7 +1,8 @@
 """The half-steps of ASMP on a CPU, for one trial and a range of nodes, and their derivatives.
 
 Layouts: features are (N · width), flat, with the C columns of a node padded by zeros to ``width``, a multiple of WIDTH.
-Values of entries are (E,) in the order of the adjacency. A structure step and the feature step that follows it read the
+Values of entries are (E,) in the order of the adjacency. Indices are unsigned where the loops are short of time,
+because Numba lets signed ones count from the end of an array: ``crow`` is uint64, ``width`` is uintp. A structure step and the feature step that follows it read the
 same features, so one pass over the entries does both.
 
 Of the structure a pass keeps z: S before it is clipped to [0, 1], or ū of :mod:`asgnn.asmp.penalties` for the penalty
@@ -19,12 +20,83 @@ import numpy as np
 from asgnn.kernels.cpu.compiled import compiled
 from asgnn.kernels.cpu.vectors import WIDTH, add, fill, load, mul, store, sub, total
 
+NONE, ONE, STEP = np.uintp(0), np.uintp(1), np.uintp(WIDTH)
+
+
+@compiled
+def _sizes(gamma, mu2, eta2, exact, mcp, least):
+    """γ′ and a′/a of :mod:`asgnn.asmp.penalties`, θ, and the step size of the structure step."""
+    strength = gamma + mu2
+    if not mcp:
+        return strength, 1.0, 1.0, 1 / (2 * strength) if exact else eta2
+    strength = max(strength, least)
+    theta = 1.0 if exact else min(max(2 * eta2 * strength, 0.0), 1.0)
+    return strength, min(max(gamma / strength, 0.0), 1.0), theta, theta / (2 * strength)
+
+
+@compiled
+def coefficients(scalars, exact, mcp, least, out):
+    """Write the coefficients of the feature step (3) and of the structure step (5) of all trials into ``out`` (T, 8).
+
+    Args:
+        scalars: (6, T) λ, γ, μ₁, μ₂, η₁ and η₂.
+        exact: whether a structure step minimises over S.
+        mcp: whether the penalty is "mcp".
+        least: the lower bound on γ′.
+    """
+    for t in range(scalars.shape[1]):
+        lam, gamma, mu1, mu2, eta1, eta2 = [float(scalars[i, t]) for i in range(6)]
+        strength, trust, theta, size = _sizes(gamma, mu2, eta2, exact, mcp, least)
+        out[t, 0], out[t, 1], out[t, 2] = 1 - 2 * eta1 * (1 + lam), 2 * eta1 * lam, 2 * eta1
+        if mcp:
+            out[t, 3], out[t, 4] = 1 - theta, trust
+        else:
+            out[t, 3], out[t, 4] = 0.0 if exact else 1 - 2 * eta2 * strength, 2 * size * gamma
+        out[t, 5], out[t, 6], out[t, 7] = size * mu1, size / 2, size * lam / 2
+
+
+@compiled
+def coefficients_back(scalars, exact, mcp, least, grad, to_scalars):
+    """The derivative of :func:`coefficients`, from ``grad`` (T, 8) to ``to_scalars`` (6, T)."""
+    for t in range(scalars.shape[1]):
+        lam, gamma, mu1, mu2, eta1, eta2 = [float(scalars[i, t]) for i in range(6)]
+        g = grad[t]
+        strength, trust, theta, size = _sizes(gamma, mu2, eta2, exact, mcp, least)
+        by_size = g[5] * mu1 + g[6] / 2 + g[7] * lam / 2
+        by_gamma, by_eta2, by_strength = 0.0, 0.0, 0.0
+        if mcp:
+            by_theta = by_size / (2 * strength) - g[3]
+            by_strength -= by_size * theta / (2 * strength * strength)
+            if 0 <= gamma / strength <= 1:
+                by_gamma += g[4] / strength
+                by_strength -= g[4] * gamma / (strength * strength)
+            if not exact and 0 <= 2 * eta2 * strength <= 1:
+                by_eta2 += 2 * strength * by_theta
+                by_strength += 2 * eta2 * by_theta
+            if gamma + mu2 < least:
+                by_strength = 0.0
+        else:
+            by_size += 2 * gamma * g[4]
+            by_gamma += 2 * size * g[4]
+            if exact:
+                by_strength -= 2 * size * size * by_size
+            else:
+                by_eta2 += by_size - 2 * strength * g[3]
+                by_strength -= 2 * eta2 * g[3]
+        to_scalars[0, t] = 2 * eta1 * (g[1] - g[0]) + size * g[7] / 2
+        to_scalars[1, t] = by_gamma + by_strength
+        to_scalars[2, t] = size * g[5]
+        to_scalars[3, t] = by_strength
+        to_scalars[4, t] = 2 * (g[2] + lam * g[1] - (1 + lam) * g[0])
+        to_scalars[5, t] = by_eta2
+
 
 @compiled
 def _longest(crow, first, last):
-    longest = 0
-    for i in range(first, last):
-        longest = max(longest, crow[i + 1] - crow[i])
+    longest = NONE
+    for node in range(first, last):
+        i = np.uintp(node)
+        longest = max(longest, crow[i + ONE] - crow[i])
     return longest
 
 
@@ -40,8 +112,9 @@ def weight_of(z, scaled, mcp):
 @compiled
 def weights(first, last, crow, col, weight, z, c, mcp, out):
     """S of all entries of the nodes ``first`` … ``last`` − 1."""
-    for i in range(first, last):
-        for k in range(crow[i], crow[i + 1]):
+    for node in range(first, last):
+        i = np.uintp(node)
+        for k in range(crow[i], crow[i + ONE]):
             out[k] = weight_of(z[k], c[1] * weight[k], mcp) if col[k] != i else type(z[k])(1)
 
 
@@ -65,15 +138,16 @@ def step(
     """
     zero, one = h.dtype.type(0), h.dtype.type(1)
     row = np.empty(_longest(crow, first, last), h.dtype)
-    for i in range(first, last):
-        begin, end, mine = crow[i], crow[i + 1], np.intp(i) * width
+    for node in range(first, last):
+        i = np.uintp(node)
+        begin, end, mine = crow[i], crow[i + ONE], i * width
         sum_s = zero
         for k in range(begin, end):
-            j = np.intp(col[k])
+            j = np.uintp(col[k])
             scaled = c[1] * weight[k]
             if structure:
                 square = fill(zero)
-                for b in range(0, width, WIDTH):
+                for b in range(NONE, width, STEP):
                     difference = sub(load(h, mine + b), load(h, j * width + b))
                     square = add(square, mul(difference, difference))
                 v = c[2] + c[3] * (e[i] + e[j]) + c[4] * total(square)
@@ -91,10 +165,10 @@ def step(
         if not features:
             continue
         inverse, square = fill(one / sum_s), fill(zero)
-        for b in range(0, width, WIDTH):
+        for b in range(NONE, width, STEP):
             sums = fill(zero)
             for k in range(begin, end):
-                sums = add(sums, mul(fill(row[k - begin]), load(h, np.intp(col[k]) * width + b)))
+                sums = add(sums, mul(fill(row[k - begin]), load(h, np.uintp(col[k]) * width + b)))
             average, x_i = mul(sums, inverse), load(x, mine + b)
             new = add(mul(fill(a[0]), load(h, mine + b)), add(mul(fill(a[1]), average), mul(fill(a[2]), x_i)))
             store(h_new, mine + b, new)
@@ -118,10 +192,11 @@ def spread(first, last, h, x, mean, degree, a, width, grad, by_degree, along_mea
         parts: (8,) the gradients in the coefficients; those of ``a`` are added to the first three.
     """
     zero = h.dtype.type(0)
-    for i in range(first, last):
+    for node in range(first, last):
+        i = np.uintp(node)
         on_h, on_mean, on_x = fill(zero), fill(zero), fill(zero)
         scale = a[1] / degree[i]
-        for at in range(i * width, (i + 1) * width, WIDTH):
+        for at in range(i * width, (i + ONE) * width, STEP):
             g = load(grad, at)
             on_h = add(on_h, mul(g, load(h, at)))
             on_mean = add(on_mean, mul(g, load(mean, at)))
@@ -161,15 +236,16 @@ def step_back(
     longest = _longest(crow, first, last)
     row_s, row_m = np.empty(longest, h.dtype), np.empty(longest, h.dtype)
     part0, part1, part2, part3, part4 = 0.0, 0.0, 0.0, 0.0, 0.0
-    for i in range(first, last):
-        begin, end, mine = crow[i], crow[i + 1], np.intp(i) * width
+    for node in range(first, last):
+        i = np.uintp(node)
+        begin, end, mine = crow[i], crow[i + ONE], i * width
         sum_m = zero
         for k in range(begin, end):
-            j = np.intp(col[k])
+            j = np.uintp(col[k])
             by_s = to_s[k] if to_s.size else zero
             if features and to_s.size:
                 both = fill(zero)
-                for b in range(0, width, WIDTH):
+                for b in range(NONE, width, STEP):
                     both = add(both, mul(load(by_degree, mine + b), load(h, j * width + b)))
                     both = add(both, mul(load(by_degree, j * width + b), load(h, mine + b)))
                 by_s += total(both) - (along_mean[i] + along_mean[j])
@@ -210,11 +286,11 @@ def step_back(
         if not structure and not features:
             continue
         moved = fill(zero)
-        for b in range(0, width, WIDTH):
+        for b in range(NONE, width, STEP):
             h_i, x_i = load(h, mine + b), load(x, mine + b)
             from_s, from_h = fill(zero), fill(zero)
             for k in range(begin, end):
-                other = np.intp(col[k]) * width + b
+                other = np.uintp(col[k]) * width + b
                 if features:
                     from_h = add(from_h, mul(fill(row_s[k - begin]), load(by_degree, other)))
                 if structure:
@@ -243,12 +319,13 @@ def step_back(
 def frozen_step(first, last, crow, col, value, h, x, a, width, h_new, mean):
     """c₀H + c₁PH + c₂X for a fixed matrix P with the values ``value``; ``mean`` becomes PH unless it is empty."""
     zero = h.dtype.type(0)
-    for i in range(first, last):
-        mine = np.intp(i) * width
-        for b in range(0, width, WIDTH):
+    for node in range(first, last):
+        i = np.uintp(node)
+        mine = i * width
+        for b in range(NONE, width, STEP):
             sums = fill(zero)
-            for k in range(crow[i], crow[i + 1]):
-                sums = add(sums, mul(fill(value[k]), load(h, np.intp(col[k]) * width + b)))
+            for k in range(crow[i], crow[i + ONE]):
+                sums = add(sums, mul(fill(value[k]), load(h, np.uintp(col[k]) * width + b)))
             new = mul(fill(a[0]), load(h, mine + b))
             store(h_new, mine + b, add(add(new, mul(fill(a[1]), sums)), mul(fill(a[2]), load(x, mine + b))))
             if mean.size:
@@ -267,13 +344,14 @@ def frozen_step_back(first, last, crow, col, transposed, h, x, mean, a, width, g
         parts: (8,) the gradients in the coefficients are added to the first three; without ``mean`` left as they are.
     """
     zero = h.dtype.type(0)
-    for i in range(first, last):
-        mine = np.intp(i) * width
+    for node in range(first, last):
+        i = np.uintp(node)
+        mine = i * width
         on_h, on_mean, on_x = fill(zero), fill(zero), fill(zero)
-        for b in range(0, width, WIDTH):
+        for b in range(NONE, width, STEP):
             sums = fill(zero)
-            for k in range(crow[i], crow[i + 1]):
-                sums = add(sums, mul(fill(transposed[k]), load(grad, np.intp(col[k]) * width + b)))
+            for k in range(crow[i], crow[i + ONE]):
+                sums = add(sums, mul(fill(transposed[k]), load(grad, np.uintp(col[k]) * width + b)))
             g = load(grad, mine + b)
             store(to_h, mine + b, add(mul(fill(a[0]), g), mul(fill(a[1]), sums)))
             store(to_x, mine + b, add(load(to_x, mine + b), mul(fill(a[2]), g)))
@@ -286,8 +364,8 @@ def frozen_step_back(first, last, crow, col, transposed, h, x, mean, a, width, g
             parts[1] += total(on_mean)
             parts[2] += total(on_x)
         if to_value.size:
-            for k in range(crow[i], crow[i + 1]):
+            for k in range(crow[i], crow[i + ONE]):
                 both = fill(zero)
-                for b in range(0, width, WIDTH):
-                    both = add(both, mul(load(grad, mine + b), load(h, np.intp(col[k]) * width + b)))
+                for b in range(NONE, width, STEP):
+                    both = add(both, mul(load(grad, mine + b), load(h, np.uintp(col[k]) * width + b)))
                 to_value[k] += a[1] * total(both)

@@ -30,9 +30,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     ``$NUMBA_CACHE_DIR``; if none can be written, it is compiled again in each process. Numba notices a change of the
     function's own file only: after a change of :mod:`asgnn.kernels.cpu.vectors`, remove the ``*.nbi`` files.
 
-    The order of sums is as written: floating-point operations are not reordered.
+    The order of sums is as written: floating-point operations are not reordered. A division by zero gives ±inf or NaN.
     """
-    dispatcher = njit(nogil=True)(function)
+    dispatcher = njit(nogil=True, error_model="numpy")(function)
     with contextlib.suppress(RuntimeError):  # no folder for the cache
         dispatcher._cache = _Cache(function)
     return dispatcher
