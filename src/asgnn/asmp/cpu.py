@@ -8,9 +8,8 @@ results.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from types import ModuleType
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,6 @@ from asgnn.asmp.penalties import MIN_STRENGTH
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.kernels import on_cpu
-
-ENTRIES = 2**17  # per range of nodes
-ONE_THREAD_BELOW = 2**20  # entries times columns; a smaller pass takes about as long as starting threads
 
 Array = NDArray[Any]
 
@@ -85,7 +81,8 @@ class _Pass:
     h_out: bool = False
 
 
-def _passes(plan: Sequence[HalfStep], record: bool) -> list[_Pass]:
+@lru_cache
+def _passes(plan: tuple[HalfStep, ...], record: bool) -> list[_Pass]:
     passes: list[_Pass] = []
     for position, step in enumerate(plan):
         out = step.ends if record else position == len(plan) - 1
@@ -102,9 +99,10 @@ class _Work:
     """What the passes of all trials share: kernels, graph, sizes, and the threads."""
 
     def __init__(self, x: Tensor, matrix: Tensor, adj: Adjacency, scheme: Scheme) -> None:
-        kernels = on_cpu("asmp")
+        kernels, tasks = on_cpu("asmp"), on_cpu("tasks")
         assert kernels is not None
-        self.kernels: ModuleType = kernels
+        assert tasks is not None
+        self.kernels, self.crew = kernels, tasks.Crew
         self.trials, self.nodes, self.channels = x.shape
         self.width = np.uintp(-(-self.channels // kernels.WIDTH) * kernels.WIDTH)
         self.row_size = self.nodes * int(self.width)
@@ -113,9 +111,7 @@ class _Work:
         self.frozen, self.mcp = scheme.structure == "frozen", scheme.penalty == "mcp"
         self.variant = scheme.structure == "exact", self.mcp, MIN_STRENGTH
         self.dtype = x.dtype
-        starts = np.searchsorted(adj.crow.numpy(), np.arange(0, max(1, self.col.size), ENTRIES))
-        bounds = [*dict.fromkeys(starts.tolist()), self.nodes]
-        self.ranges = [(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if a < b]
+        self.ranges = tasks.ranges(self.crow)
 
     def new(self, *shape: int) -> Array:
         found: Array = torch.empty(self.trials, *shape, dtype=self.dtype).numpy()
@@ -137,31 +133,25 @@ class _Work:
         return torch.from_numpy(h).view(self.trials, self.nodes, int(self.width))[..., : self.channels].contiguous()
 
     def each_trial(self, run: Callable[[int, Callable[..., None]], None]) -> None:
-        """Call ``run(trial, over)`` for each trial, where ``over(kernel, …)`` calls a kernel for all ranges of nodes.
+        """Call ``run(trial, over)`` for each trial, where ``over(kernel)`` calls a kernel for all ranges of nodes.
 
-        ``kernel(range, first, last)`` may be called on several threads.
+        ``kernel(range, first, last)`` and, if there are several trials, ``run`` may be called on several threads.
         """
-        threads = min(torch.get_num_threads(), max(self.trials, len(self.ranges)))
-        if threads == 1 or self.trials * self.col.size * self.width < ONE_THREAD_BELOW:
-            for trial in range(self.trials):
-                run(trial, self._one_by_one)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            if self.trials > 1:
-                list(pool.map(lambda trial: run(trial, self._one_by_one), range(self.trials)))
+        parts = [(number, *part) for number, part in enumerate(self.ranges)]
+        values = self.trials * self.col.size * int(self.width)
+        with self.crew(max(self.trials, len(parts)), values) as crew:
+            if self.trials == 1:
+                run(0, lambda kernel: crew.map(kernel, parts))
                 return
 
-            def at_once(kernel: Callable[[int, int, int], None]) -> None:
-                list(pool.map(lambda part: kernel(part, *self.ranges[part]), range(len(self.ranges))))
+            def one_by_one(kernel: Callable[[int, int, int], None]) -> None:
+                for part in parts:
+                    kernel(*part)
 
-            run(0, at_once)
-
-    def _one_by_one(self, kernel: Callable[[int, int, int], None]) -> None:
-        for part, (first, last) in enumerate(self.ranges):
-            kernel(part, first, last)
+            crew.map(run, [(trial, one_by_one) for trial in range(self.trials)])
 
 
-@dataclass
+@dataclass(frozen=True)
 class _State:
     """H and S after a pass, all trials: features (T, N · width), z (T, E), D⁻¹SH, D and e = ‖h − x‖² (T, N)."""
 
@@ -302,27 +292,33 @@ class _Run(torch.autograd.Function):
 
 def _states(work: _Work, passes: Sequence[_Pass], start: Array, kept: bool) -> list[_State]:
     """The state before the first pass and after each; unless they are ``kept``, every second one shares its memory."""
-    made: dict[tuple[str, int], Array] = {}
+    steps_h, steps_s = sum(one.features for one in passes), sum(one.structure for one in passes)
+    count_h, count_s = (steps if kept else min(steps, 2) for steps in (steps_h, steps_s))
 
-    def memory(name: str, number: int, size: int) -> Array:
-        key = name, number if kept else number % 2
-        if key not in made:
-            made[key] = work.new(size)
-        return made[key]
+    def memory(count: int, size: int) -> Array:
+        found: Array = torch.empty(count, work.trials, size, dtype=work.dtype).numpy()
+        return found
 
-    entries, none = work.col.size, work.new(0)
-    z = np.zeros_like(work.matrix) if work.mcp else work.matrix
-    e = np.zeros(work.nodes, work.matrix.dtype)
-    state = _State(start, [e] * work.trials, [z] * work.trials, none, none)
-    states = [state]
-    for number, one in enumerate(passes):
-        state = replace(state)
+    of_z, of_h, of_mean = (
+        memory(count, size)
+        for count, size in ((count_s, work.col.size), (count_h, work.row_size), (count_h, work.row_size))
+    )
+    of_e, of_degree = memory(count_h, work.nodes), memory(count_h, work.nodes)
+    # S starts as A, ū of another penalty as 0, and e as 0 because H starts as X
+    z: Array | list[Array] = [np.zeros_like(work.matrix) if work.mcp else work.matrix] * work.trials
+    e: Array | list[Array] = [np.zeros(work.nodes, work.matrix.dtype)] * work.trials
+    none = memory(1, 0)[0]
+    h, mean, degree = start, none, none
+    states, done_h, done_s = [_State(h, e, z, mean, degree)], 0, 0
+    for one in passes:
         if one.structure:
-            state.z = memory("z", number, entries)
+            z = of_z[done_s % count_s]
+            done_s += 1
         if one.features:
-            state.h, state.mean = (memory(name, number, work.row_size) for name in ("h", "mean"))
-            state.e, state.degree = (memory(name, number, work.nodes) for name in ("e", "degree"))
-        states.append(state)
+            at = done_h % count_h
+            h, mean, e, degree = of_h[at], of_mean[at], of_e[at], of_degree[at]
+            done_h += 1
+        states.append(_State(h, e, z, mean, degree))
     return states
 
 

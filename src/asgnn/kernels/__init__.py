@@ -24,12 +24,20 @@ def load(name: str) -> ModuleType:
         ) from cause
 
 
-@lru_cache
+USE_NUMBA = True
+"""Whether the CPU kernels are used where Numba is installed; benchmarks and tests compare with torch alone."""
+
+
 def on_cpu(name: str) -> ModuleType | None:
     """Import the CPU kernels ``asgnn.kernels.cpu.name``; ``None`` without Numba, the extra ``asgnn[fast]``.
 
     If Numba is installed but cannot be imported, a warning says why.
     """
+    return _load_numba(name) if USE_NUMBA else None
+
+
+@lru_cache
+def _load_numba(name: str) -> ModuleType | None:
     if find_spec("numba") is None:
         return None
     try:
