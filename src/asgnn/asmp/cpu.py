@@ -49,12 +49,12 @@ class CpuSteps(EdgeSteps):
         scalars = self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2
         self.scalars = torch.stack([scalar.expand(trials) for scalar in scalars])
 
-    def half_steps(self, plan: Sequence[HalfStep], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
+    def half_steps(self, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
         """Yield H and S after each half-step of ``plan`` that ends; after the last only, unless ``record``."""
         matrix = self.fixed if self.scheme.structure == "frozen" else self.a[:, 0]
         ends = [step for step in plan if step.ends] if record else list(plan[-1:])
         x = self.x.permute(2, 0, 1)
-        found: tuple[Tensor, ...] = _Run.apply(x, matrix, self.scalars, self.adj, self.scheme, tuple(plan), record)
+        found: tuple[Tensor, ...] = _Run.apply(x, matrix, self.scalars, self.adj, self.scheme, plan, record)
         h, s = self.h, self.s
         for step, value in zip(ends, found, strict=True):
             if step.kind == "H":
@@ -99,11 +99,12 @@ class _Work:
     """What the passes of all trials share: kernels, graph, sizes, and the threads."""
 
     def __init__(self, x: Tensor, matrix: Tensor, adj: Adjacency, scheme: Scheme) -> None:
+        self.trials, self.nodes, self.channels = x.shape
         kernels, tasks = on_cpu("asmp"), on_cpu("tasks")
         assert kernels is not None
         assert tasks is not None
         self.kernels, self.crew = kernels, tasks.Crew
-        self.trials, self.nodes, self.channels = x.shape
+        self.step, self.step_back = kernels.steps_of(scheme.penalty == "mcp", self.channels <= kernels.WIDTH)
         self.width = np.uintp(-(-self.channels // kernels.WIDTH) * kernels.WIDTH)
         self.row_size = self.nodes * int(self.width)
         self.crow, self.col = adj.crow.numpy().view(np.uint64), adj.blocks(1)[1].numpy()
@@ -140,7 +141,7 @@ class _Work:
         parts = [(number, *part) for number, part in enumerate(self.ranges)]
         values = self.trials * self.col.size * int(self.width)
         with self.crew(max(self.trials, len(parts)), values) as crew:
-            if self.trials == 1:
+            if self.trials == 1 and len(parts) > 1:
                 run(0, lambda kernel: crew.map(kernel, parts))
                 return
 
@@ -203,9 +204,8 @@ class _Run(torch.autograd.Function):
                     )
                     continue
                 over(
-                    lambda part, first, last: kernels.step(
-                        first, last, work.crow, work.col, work.matrix, h, x_t, e, z, c, a, work.width, work.mcp,
-                        one.structure, one.features, one.given, z_new, h_new, mean, degree, e_new,
+                    lambda part, first, last: work.step(
+                        first, last, work.crow, work.col, work.matrix, h, x_t, e, z, c, a, work.width, one.structure, one.features, one.given, z_new, h_new, mean, degree, e_new,
                     )
                 )  # fmt: skip
 
@@ -268,9 +268,8 @@ class _Run(torch.autograd.Function):
                     )  # fmt: skip
                 needs_s = one.structure or not one.given or to_matrix.size
                 over(
-                    lambda part, first, last: kernels.step_back(
-                        first, last, work.crow, work.col, work.matrix, h, x_t, e, z, z_new, c, work.width, work.mcp,
-                        one.structure, one.features, one.given, spare, along_mean[trial], g,
+                    lambda part, first, last: work.step_back(
+                        first, last, work.crow, work.col, work.matrix, h, x_t, e, z, z_new, c, work.width, one.structure, one.features, one.given, spare, along_mean[trial], g,
                         (to_s if needs_s else nothing)[trial], to_z[trial], to_x_t, to_matrix[trial], parts_t[part],
                     )
                 )  # fmt: skip

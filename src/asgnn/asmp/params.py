@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import torch
@@ -157,15 +158,17 @@ class Scheme:
             return False
         return self.objective == "paper" or bool(torch.as_tensor(lam < 0).any())
 
-    def half_steps(self, layers: int, last_structure: bool) -> list[HalfStep]:
-        """The half-steps of ``layers`` layers in order, with the structure step of the last layer or without."""
-        plan = []
-        for layer in range(1, layers + 1):
-            update_s = self.structure != "frozen" and (layer < layers or last_structure)
-            if update_s and self.update == "joint":
-                plan.append(HalfStep(layer, "joint", True))
-                continue
-            plan += [HalfStep(layer, "H", step == self.h_steps) for step in range(1, self.h_steps + 1)]
-            if update_s:
-                plan += [HalfStep(layer, "S", step == self.s_steps) for step in range(1, self.s_steps + 1)]
-        return plan
+
+@lru_cache
+def half_steps(scheme: Scheme, layers: int, last_structure: bool) -> tuple[HalfStep, ...]:
+    """The half-steps of ``layers`` layers in order, with the structure step of the last layer or without."""
+    plan = []
+    for layer in range(1, layers + 1):
+        update_s = scheme.structure != "frozen" and (layer < layers or last_structure)
+        if update_s and scheme.update == "joint":
+            plan.append(HalfStep(layer, "joint", True))
+            continue
+        plan += [HalfStep(layer, "H", step == scheme.h_steps) for step in range(1, scheme.h_steps + 1)]
+        if update_s:
+            plan += [HalfStep(layer, "S", step == scheme.s_steps) for step in range(1, scheme.s_steps + 1)]
+    return tuple(plan)

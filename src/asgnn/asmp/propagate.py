@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -13,7 +13,7 @@ from asgnn.asmp.dense import DenseSteps
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.gpu import GpuSteps
 from asgnn.asmp.objective import Terms
-from asgnn.asmp.params import ASMPParams, HalfStep, Scheme
+from asgnn.asmp.params import ASMPParams, HalfStep, Scheme, half_steps
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.checks import check_floats
@@ -129,7 +129,7 @@ def propagate(
     h, s = steps.h, steps.s
     structures = [s]
     values = [Terms("start", 0, *steps.terms(h, s))] if trace else []
-    plan = scheme.half_steps(layers, last_structure=weights or trace)
+    plan = half_steps(scheme, layers, last_structure=weights or trace)
     for step, h, s in _half_steps(steps, plan, record=weights or trace):
         if trace:
             values.append(Terms(step.kind, step.layer, *steps.terms(h, s)))
@@ -139,9 +139,7 @@ def propagate(
     return Propagation(steps.features(h), adj.edge_index, all_weights, tuple(values), backend)
 
 
-def _half_steps(
-    steps: Steps, plan: Sequence[HalfStep], record: bool
-) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
+def _half_steps(steps: Steps, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
     """Yield H and S after the half-steps that end; after the last only, unless ``record``, if the backend allows."""
     if isinstance(steps, CpuSteps):
         yield from steps.half_steps(plan, record)

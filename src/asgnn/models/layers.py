@@ -192,7 +192,6 @@ class Dropout(nn.Module):
             return h
         return h * mask * factor.view(-1, *(1,) * (h.dim() - 1))
 
-
     def of_relu(self, h: Tensor, rng: Rng = None) -> Tensor:
         """Dropout of ReLU(h) for ``h`` (T, …)."""
         if not h.is_cuda and self.training and on_cpu("dropout") is not None:
