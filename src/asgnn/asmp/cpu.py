@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.params import ASMPParams, HalfStep, Scheme
-from asgnn.asmp.penalties import MIN_STRENGTH
+from asgnn.asmp.penalties import MIN_STRENGTH, PENALTIES
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.kernels import on_cpu
@@ -39,22 +39,23 @@ class CpuSteps(EdgeSteps):
     def __init__(self, x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> None:
         if on_cpu("asmp") is None:
             raise ConfigError('backend="cpu" needs Numba; run pip install "asgnn[fast]" or use backend="edges".')
-        super().__init__(x, adj, params, scheme)
-
-    def place(self, x: Tensor) -> Tensor:
-        return x
-
-    def prepare(self) -> None:
-        trials = self.x.size(2)
-        scalars = self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2
-        self.scalars = torch.stack([scalar.expand(trials) for scalar in scalars])
+        self.batch_shape, self.adj, self.scheme = x.shape[:-2], adj, scheme
+        self.penalty = PENALTIES.get(scheme.penalty)
+        self.by_trial = x.reshape(-1, *x.shape[-2:])
+        self.x = self.h = self.by_trial.permute(1, 2, 0)
+        trials = self.by_trial.size(0)
+        values = params.tensors(x, self.batch_shape)
+        self.scalars = torch.stack([value.reshape(-1).expand(trials) for value in values])
+        self.a = adj.weight.to(x.dtype).unsqueeze(1)
+        self.s = self.a.expand(-1, trials)
+        self.fixed = adj.normalized(scheme.normalization, x.dtype) if scheme.structure == "frozen" else self.a[:, 0]
 
     def half_steps(self, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
         """Yield H and S after each half-step of ``plan`` that ends; after the last only, unless ``record``."""
-        matrix = self.fixed if self.scheme.structure == "frozen" else self.a[:, 0]
-        ends = [step for step in plan if step.ends] if record else list(plan[-1:])
-        x = self.x.permute(2, 0, 1)
-        found: tuple[Tensor, ...] = _Run.apply(x, matrix, self.scalars, self.adj, self.scheme, plan, record)
+        ends = [step for step in plan if step.ends] if record else plan[-1:]
+        found: tuple[Tensor, ...] = _Run.apply(
+            self.by_trial, self.fixed, self.scalars, self.adj, self.scheme, plan, record
+        )
         h, s = self.h, self.s
         for step, value in zip(ends, found, strict=True):
             if step.kind == "H":
@@ -63,63 +64,87 @@ class CpuSteps(EdgeSteps):
                 s = value.t()
             yield step, h, s
 
+    def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+        self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2 = self.scalars
+        return super().terms(h, s)
+
 
 @dataclass(frozen=True)
-class _Pass:
-    """A structure step, a feature step, or the former and then the latter.
+class _Plan:
+    """The half-steps as passes over the nodes; a structure step and the feature step after it are one pass.
 
     Attributes:
-        structure, features: which steps it does.
-        given: whether it reads S = A.
-        s_out, h_out: whether S and H after it are results.
+        passes: (passes, 7) int64; see the kernels.
+        results: for each result of the run, the pass and what it is.
     """
 
-    structure: bool
-    features: bool
-    given: bool
-    s_out: bool = False
-    h_out: bool = False
+    passes: Array
+    results: tuple[tuple[int, Literal["H", "S"]], ...]
 
 
 @lru_cache
-def _passes(plan: tuple[HalfStep, ...], record: bool) -> list[_Pass]:
-    passes: list[_Pass] = []
+def _plan(plan: tuple[HalfStep, ...], record: bool) -> _Plan:
+    passes: list[list[int]] = []
+    results: list[tuple[int, Literal["H", "S"]]] = []
+    h = z = -1
     for position, step in enumerate(plan):
-        out = step.ends if record else position == len(plan) - 1
-        if step.kind == "S":
-            passes.append(_Pass(True, False, False, s_out=out))
-        elif passes and passes[-1].structure and not passes[-1].features:
-            passes[-1] = replace(passes[-1], features=True, h_out=out)
+        before = h, z
+        joined = step.kind == "H" and bool(passes) and passes[-1][:2] == [1, 0]
+        if step.kind == "H":
+            h += 1
         else:
-            passes.append(_Pass(False, True, not any(one.structure for one in passes), h_out=out))
-    return passes
+            z += 1
+        if joined:
+            passes[-1][1], passes[-1][4] = 1, h
+        else:
+            passes.append([step.kind == "S", step.kind == "H", z < 0, before[0], h, before[1], z])
+        if step.ends if record else position == len(plan) - 1:
+            results.append((len(passes) - 1, "H" if step.kind == "H" else "S"))
+    return _Plan(np.array(passes, dtype=np.int64).reshape(-1, 7), tuple(results))
 
 
 class _Work:
-    """What the passes of all trials share: kernels, graph, sizes, and the threads."""
+    """What the forward and the backward pass share: kernels, graph, coefficients, H and S after each step.
 
-    def __init__(self, x: Tensor, matrix: Tensor, adj: Adjacency, scheme: Scheme) -> None:
-        self.trials, self.nodes, self.channels = x.shape
+    Features are (T, steps, N · width) and entries (T, steps, E).
+    """
+
+    def __init__(
+        self, x: Tensor, matrix: Tensor, scalars: Tensor, adj: Adjacency, scheme: Scheme, plan: _Plan, kept: bool
+    ) -> None:
         kernels, tasks = on_cpu("asmp"), on_cpu("tasks")
         assert kernels is not None
         assert tasks is not None
-        self.kernels, self.crew = kernels, tasks.Crew
-        self.step, self.step_back = kernels.steps_of(scheme.penalty == "mcp", self.channels <= kernels.WIDTH)
+        self.kernels, self.crew, self.plan, self.dtype = kernels, tasks.Crew, plan, x.dtype
+        self.trials, self.nodes, self.channels = x.shape
         self.width = np.uintp(-(-self.channels // kernels.WIDTH) * kernels.WIDTH)
-        self.row_size = self.nodes * int(self.width)
+        self.row = self.nodes * int(self.width)
         self.crow, self.col = adj.crow.numpy().view(np.uint64), adj.blocks(1)[1].numpy()
-        self.matrix = matrix.contiguous().numpy()
+        self.matrix, self.entries = matrix.contiguous().numpy(), self.col.size
+        self.ranges = tasks.ranges(self.crow)
         self.frozen, self.mcp = scheme.structure == "frozen", scheme.penalty == "mcp"
         self.variant = scheme.structure == "exact", self.mcp, MIN_STRENGTH
-        self.dtype = x.dtype
-        self.ranges = tasks.ranges(self.crow)
+        self.c = self.new(8)
+        kernels.coefficients(scalars.numpy(), *self.variant, self.c)
+        self.x = self.padded(x)
+        # S starts as A, ū of another penalty as 0, and e = ‖h − x‖² as 0 because H starts as X
+        self.no_z = np.zeros_like(self.matrix) if self.mcp else self.matrix
+        self.no_e = np.zeros(self.nodes, self.matrix.dtype)
+        passes = self.passes = plan.passes.copy()
+        if not kept:  # every second step shares its memory
+            passes[:, 3:] = np.where(passes[:, 3:] < 0, -1, passes[:, 3:] % 2)
+        steps_h, steps_s = (int(passes[:, last].max(initial=-1)) + 1 for last in (4, 6))
+        self.h, self.mean = self.new(steps_h, self.row), self.new(steps_h, self.row)
+        self.e, self.degree = self.new(steps_h, self.nodes), self.new(steps_h, self.nodes)
+        self.z = self.new(steps_s, self.entries)
 
     def new(self, *shape: int) -> Array:
         found: Array = torch.empty(self.trials, *shape, dtype=self.dtype).numpy()
         return found
 
-    def features(self) -> Array:
-        return self.new(self.row_size)
+    def zeros(self, *shape: int) -> Array:
+        found: Array = torch.zeros(self.trials, *shape, dtype=self.dtype).numpy()
+        return found
 
     def padded(self, x: Tensor) -> Array:
         """(T, N, C) → (T, N · width)."""
@@ -131,36 +156,73 @@ class _Work:
 
     def cut(self, h: Array) -> Tensor:
         """(T, N · width) → (T, N, C)."""
-        return torch.from_numpy(h).view(self.trials, self.nodes, int(self.width))[..., : self.channels].contiguous()
+        whole = torch.from_numpy(h).view(self.trials, self.nodes, int(self.width))
+        return whole[..., : self.channels].contiguous()
 
-    def each_trial(self, run: Callable[[int, Callable[..., None]], None]) -> None:
-        """Call ``run(trial, over)`` for each trial, where ``over(kernel)`` calls a kernel for all ranges of nodes.
+    def state(self, trial: int) -> tuple[Any, ...]:
+        """The arguments of the kernels of an adaptive structure."""
+        return (
+            self.passes, self.crow, self.col, self.matrix, self.x[trial], self.no_z, self.no_e, self.h[trial],
+            self.e[trial], self.z[trial], self.mean[trial], self.degree[trial], self.c[trial], self.width,
+        )  # fmt: skip
 
-        ``kernel(range, first, last)`` and, if there are several trials, ``run`` may be called on several threads.
+    def run(
+        self,
+        stages: int,
+        kernel: Callable[[int, int, int, int, int, int], None],
+        before: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Call ``kernel(trial, part, begin, end, first, last)`` for all trials, stages and ranges of nodes.
+
+        A stage ends on all ranges before the next begins. Trials or, of a single one, ranges are computed on several
+        threads. ``before(trial, stage)`` is called before each stage.
         """
-        parts = [(number, *part) for number, part in enumerate(self.ranges)]
-        values = self.trials * self.col.size * int(self.width)
-        with self.crew(max(self.trials, len(parts)), values) as crew:
-            if self.trials == 1 and len(parts) > 1:
-                run(0, lambda kernel: crew.map(kernel, parts))
-                return
+        parts = list(enumerate(self.ranges))
+        with self.crew(max(self.trials, len(parts)), self.trials * self.entries * int(self.width)) as crew:
 
-            def one_by_one(kernel: Callable[[int, int, int], None]) -> None:
-                for part in parts:
-                    kernel(*part)
+            def run(trial: int) -> None:
+                if before is None and len(parts) == 1:
+                    kernel(trial, 0, 0, stages, *parts[0][1])
+                    return
+                for stage in range(stages):
+                    if before is not None:
+                        before(trial, stage)
+                    calls = [(trial, part, stage, stage + 1, *nodes) for part, nodes in parts]
+                    if self.trials == 1:
+                        crew.map(kernel, calls)
+                    else:
+                        for call in calls:
+                            kernel(*call)
 
-            crew.map(run, [(trial, one_by_one) for trial in range(self.trials)])
+            crew.map(run, [(trial,) for trial in range(self.trials)])
 
+    def forward(self) -> None:
+        kernels, stages = self.kernels, len(self.passes)
+        if self.frozen:
 
-@dataclass(frozen=True)
-class _State:
-    """H and S after a pass, all trials: features (T, N · width), z (T, E), D⁻¹SH, D and e = ‖h − x‖² (T, N)."""
+            def kernel(trial: int, part: int, *stage: int) -> None:
+                kernels.frozen_forward(
+                    *stage, self.crow, self.col, self.matrix, self.x[trial], self.h[trial], self.mean[trial],
+                    self.c[trial], self.width,
+                )  # fmt: skip
 
-    h: Array
-    e: Array | list[Array]
-    z: Array | list[Array]
-    mean: Array
-    degree: Array
+        else:
+            forward, _ = kernels.passes_of(self.mcp, self.channels <= kernels.WIDTH)
+
+            def kernel(trial: int, part: int, *stage: int) -> None:
+                forward(*stage, *self.state(trial))
+
+        self.run(stages, kernel)
+
+    def structure(self, number: int) -> Tensor:
+        """S after the pass ``number``, (T, E)."""
+        out = self.new(self.entries)
+        for trial in range(self.trials):
+            z = self.z[trial, self.passes[number, 6]]
+            self.kernels.weights(
+                0, self.nodes, self.crow, self.col, self.matrix, z, self.c[trial, 3:], self.mcp, out[trial]
+            )
+        return torch.from_numpy(out)
 
 
 class _Run(torch.autograd.Function):
@@ -177,171 +239,102 @@ class _Run(torch.autograd.Function):
         scalars: Tensor,
         adj: Adjacency,
         scheme: Scheme,
-        plan: tuple[HalfStep, ...],
+        half_steps: tuple[HalfStep, ...],
         record: bool,
     ) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(x, matrix, scalars)
-        ctx.adj, ctx.scheme, ctx.plan, ctx.record = adj, scheme, plan, record
-        work, passes = _Work(x, matrix, adj, scheme), _passes(plan, record)
-        of_all = work.new(8)
-        work.kernels.coefficients(scalars.numpy(), *work.variant, of_all)
-        of_h, of_s = of_all[:, :3], of_all[:, 3:]
-        kept = record or any(ctx.needs_input_grad)
-        start = work.padded(x)
-        states = _states(work, passes, start, kept)
-        kernels = work.kernels
-
-        def run(trial: int, over: Callable[..., None]) -> None:
-            x_t, a, c = start[trial], of_h[trial], of_s[trial]
-            for one, old, new in zip(passes, states[:-1], states[1:], strict=True):
-                h, e, z, z_new, h_new = old.h[trial], old.e[trial], old.z[trial], new.z[trial], new.h[trial]
-                mean, degree, e_new = new.mean[trial], new.degree[trial], new.e[trial]
-                if work.frozen:
-                    over(
-                        lambda part, first, last: kernels.frozen_step(
-                            first, last, work.crow, work.col, work.matrix, h, x_t, a, work.width, h_new, mean
-                        )
-                    )
-                    continue
-                over(
-                    lambda part, first, last: work.step(
-                        first, last, work.crow, work.col, work.matrix, h, x_t, e, z, c, a, work.width, one.structure, one.features, one.given, z_new, h_new, mean, degree, e_new,
-                    )
-                )  # fmt: skip
-
-        work.each_trial(run)
-        ctx.work, ctx.passes, ctx.states, ctx.of = work, passes, states if kept else None, (of_h, of_s)
-        results = []
-        for one, state in zip(passes, states[1:], strict=True):
-            if one.s_out:
-                results.append(_structure(work, state.z, of_s))
-            if one.h_out:
-                results.append(work.cut(state.h))
-        return tuple(results)
+        plan = _plan(half_steps, record)
+        # the loop over the steps of a frozen structure counts on all of them
+        kept = record or scheme.structure == "frozen" or any(ctx.needs_input_grad)
+        work = _Work(x, matrix, scalars, adj, scheme, plan, kept)
+        work.forward()
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(x, matrix, scalars)
+            ctx.work, ctx.adj, ctx.scheme, ctx.half_steps, ctx.record = work, adj, scheme, half_steps, record
+        return tuple(
+            work.cut(work.h[:, work.passes[number, 4]]) if kind == "H" else work.structure(number)
+            for number, kind in plan.results
+        )
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # a derivative of this derivative is wanted
             return (*_by_edges(ctx, grads), None, None, None, None)
-        work, passes, states, adj = ctx.work, ctx.passes, ctx.states, ctx.adj
-        of_h, of_s = ctx.of
-        kernels, entries = work.kernels, work.col.size
-        to_x, grad = (torch.zeros(work.trials, work.row_size, dtype=work.dtype).numpy() for _ in range(2))
+        work, scalars = ctx.work, ctx.saved_tensors[2]
+        results = work.plan.results
         parts = np.zeros((work.trials, len(work.ranges), 8))
-        nothing = np.empty((work.trials, 0), grad.dtype)
-        to_matrix = np.zeros((work.trials, entries), grad.dtype) if ctx.needs_input_grad[1] else nothing
-        adaptive = any(one.structure for one in passes)
-        to_s = np.zeros((work.trials, entries), grad.dtype) if adaptive or to_matrix.size else nothing
-        to_z = np.zeros((work.trials, entries), grad.dtype) if work.mcp and adaptive else to_s
-        by_degree, along_mean = work.features(), work.new(work.nodes)
-        # where the gradient of each result comes in
-        incoming = dict(zip([key for i, one in enumerate(passes) for key in _outs(i, one)], grads, strict=True))
-        transposed = work.matrix[adj.reverse.numpy()] if work.frozen else work.matrix
-        added = {key: _added(work, key, value, adj) for key, value in incoming.items()}
-
-        def run(trial: int, over: Callable[..., None]) -> None:
-            x_t, g, a, c = states[0].h[trial], grad[trial], of_h[trial], of_s[trial]
-            spare = by_degree[trial]
-            for i in reversed(range(len(passes))):
-                one, old, new = passes[i], states[i], states[i + 1]
-                if one.h_out:
-                    g += added[i, "H"][trial]
-                if one.s_out:
-                    to_s[trial] += added[i, "S"][trial]
-                h, e, z, z_new = old.h[trial], old.e[trial], old.z[trial], new.z[trial]
-                mean, degree, to_x_t, parts_t = new.mean[trial], new.degree[trial], to_x[trial], parts[trial]
-                if work.frozen:
-                    over(
-                        lambda part, first, last: kernels.frozen_step_back(
-                            first, last, work.crow, work.col, transposed, h, x_t, mean, a, work.width, g, spare, to_x_t,
-                            to_matrix[trial], parts_t[part],
-                        )
-                    )  # fmt: skip
-                    g, spare = spare, g
-                    continue
-                if one.features:
-                    over(
-                        lambda part, first, last: kernels.spread(
-                            first, last, h, x_t, mean, degree, a, work.width, g, spare, along_mean[trial], to_x_t,
-                            parts_t[part],
-                        )
-                    )  # fmt: skip
-                needs_s = one.structure or not one.given or to_matrix.size
-                over(
-                    lambda part, first, last: work.step_back(
-                        first, last, work.crow, work.col, work.matrix, h, x_t, e, z, z_new, c, work.width, one.structure, one.features, one.given, spare, along_mean[trial], g,
-                        (to_s if needs_s else nothing)[trial], to_z[trial], to_x_t, to_matrix[trial], parts_t[part],
-                    )
-                )  # fmt: skip
-            to_x[trial] += g  # H starts as X
-
-        work.each_trial(run)
+        to_x = work.zeros(work.row)
+        to_matrix = work.zeros(work.entries if ctx.needs_input_grad[1] else 0)
+        added = {
+            key: work.padded(grad) if key[1] == "H" else (grad + grad[:, ctx.adj.reverse]).numpy()
+            for key, grad in zip(results, grads, strict=True)
+        }
+        back = _frozen_back if work.frozen else _adaptive_back
+        back(work, ctx.adj, added, to_x, to_matrix, parts)
         to_scalars = None
         if ctx.needs_input_grad[2]:
             sums = parts.sum(1)
             sums[:, 3:] /= 2
-            to_scalars = torch.empty_like(ctx.saved_tensors[2])
-            kernels.coefficients_back(ctx.saved_tensors[2].numpy(), *work.variant, sums, to_scalars.numpy())
-        by_matrix = None
-        if to_matrix.size or (ctx.needs_input_grad[1] and not entries):
-            total = to_matrix if work.frozen else (to_matrix + to_s) / 2
-            by_matrix = torch.from_numpy(total.sum(0))
+            to_scalars = torch.empty_like(scalars)
+            work.kernels.coefficients_back(scalars.numpy(), *work.variant, sums, to_scalars.numpy())
+        by_matrix = torch.from_numpy(to_matrix).sum(0) if ctx.needs_input_grad[1] else None
         return work.cut(to_x), by_matrix, to_scalars, None, None, None, None
 
 
-def _states(work: _Work, passes: Sequence[_Pass], start: Array, kept: bool) -> list[_State]:
-    """The state before the first pass and after each; unless they are ``kept``, every second one shares its memory."""
-    steps_h, steps_s = sum(one.features for one in passes), sum(one.structure for one in passes)
-    count_h, count_s = (steps if kept else min(steps, 2) for steps in (steps_h, steps_s))
-
-    def memory(count: int, size: int) -> Array:
-        found: Array = torch.empty(count, work.trials, size, dtype=work.dtype).numpy()
-        return found
-
-    of_z, of_h, of_mean = (
-        memory(count, size)
-        for count, size in ((count_s, work.col.size), (count_h, work.row_size), (count_h, work.row_size))
-    )
-    of_e, of_degree = memory(count_h, work.nodes), memory(count_h, work.nodes)
-    # S starts as A, ū of another penalty as 0, and e as 0 because H starts as X
-    z: Array | list[Array] = [np.zeros_like(work.matrix) if work.mcp else work.matrix] * work.trials
-    e: Array | list[Array] = [np.zeros(work.nodes, work.matrix.dtype)] * work.trials
-    none = memory(1, 0)[0]
-    h, mean, degree = start, none, none
-    states, done_h, done_s = [_State(h, e, z, mean, degree)], 0, 0
-    for one in passes:
-        if one.structure:
-            z = of_z[done_s % count_s]
-            done_s += 1
-        if one.features:
-            at = done_h % count_h
-            h, mean, e, degree = of_h[at], of_mean[at], of_e[at], of_degree[at]
-            done_h += 1
-        states.append(_State(h, e, z, mean, degree))
-    return states
+Added = dict[tuple[int, str], Array]
+"""The gradients of the results; those of S_ij and S_ji are added up."""
 
 
-def _outs(number: int, one: _Pass) -> list[tuple[int, str]]:
-    """The results of a pass."""
-    return [(number, name) for name, out in (("S", one.s_out), ("H", one.h_out)) if out]
+def _adaptive_back(work: _Work, adj: Adjacency, added: Added, to_x: Array, to_matrix: Array, parts: Array) -> None:
+    """Write the gradients in X and A and the sums for those in the coefficients; the kernels count entries twice."""
+    stages, entries = 2 * len(work.passes), work.entries
+    _, backward = work.kernels.passes_of(work.mcp, work.channels <= work.kernels.WIDTH)
+    last = len(work.passes) - 1, "H"
+    # without recorded steps the gradient of the last H is the only one
+    grad = added[last] if added.keys() == {last} else work.zeros(work.row)
+    to_s = work.zeros(entries)
+    to_z = work.zeros(entries) if work.mcp else to_s
+    by_degree, along_mean = work.new(work.row), work.new(work.nodes)
+
+    def kernel(trial: int, part: int, *stage: int) -> None:
+        backward(
+            *stage, *work.state(trial), by_degree[trial], along_mean[trial], grad[trial], to_s[trial], to_z[trial],
+            to_x[trial], to_matrix[trial], parts[trial, part],
+        )  # fmt: skip
+
+    def before(trial: int, stage: int) -> None:
+        number = len(work.passes) - 1 - stage // 2
+        if stage % 2 == 0:
+            for key, total in (((number, "H"), grad), ((number, "S"), to_s)):
+                if key in added:
+                    total[trial] += added[key][trial]
+
+    work.run(stages, kernel, None if added.keys() == {last} else before)
+    to_x += grad  # H starts as X
+    if to_matrix.size:
+        to_matrix += to_s
+        to_matrix /= 2
 
 
-def _added(work: _Work, key: tuple[int, str], grad: Tensor, adj: Adjacency) -> Array:
-    """The gradient of a result as the passes count it: in S, that of (i, j) plus that of (j, i)."""
-    if key[1] == "H":
-        return work.padded(grad)
-    found: Array = (grad + grad[:, adj.reverse]).numpy()
-    return found
+def _frozen_back(work: _Work, adj: Adjacency, added: Added, to_x: Array, to_matrix: Array, parts: Array) -> None:
+    stages = len(work.passes)
+    transposed = work.matrix[adj.reverse.numpy()]
+    grads = work.zeros(2, work.row)
 
+    def kernel(trial: int, part: int, *stage: int) -> None:
+        work.kernels.frozen_backward(
+            *stage, work.crow, work.col, transposed, work.x[trial], work.h[trial], work.mean[trial], work.c[trial],
+            work.width, grads[trial], to_x[trial], to_matrix[trial], parts[trial, part],
+        )  # fmt: skip
 
-def _structure(work: _Work, z: Sequence[Array], of_s: Array) -> Tensor:
-    """S (T, E)."""
-    out = work.new(work.col.size)
-    for trial in range(work.trials):
-        work.kernels.weights(
-            0, work.nodes, work.crow, work.col, work.matrix, z[trial], of_s[trial], work.mcp, out[trial]
-        )
-    return torch.from_numpy(out)
+    def before(trial: int, stage: int) -> None:
+        key = stages - 1 - stage, "H"
+        if key in added:
+            grads[trial, stage % 2] += added[key][trial]
+
+    if len(added) == 1:
+        grads[:, 0] = added[stages - 1, "H"]
+    work.run(stages, kernel, before if len(added) > 1 else None)
+    to_x += grads[:, stages % 2]
 
 
 def _by_edges(ctx: Any, grads: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
@@ -354,11 +347,11 @@ def _by_edges(ctx: Any, grads: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     if frozen:
         steps.fixed = matrix
     h, s, results = steps.h, steps.s, []
-    for position, step in enumerate(ctx.plan):
+    for position, step in enumerate(ctx.half_steps):
         if step.kind == "H":
             h = steps.h_step(h, s)
         else:
             s = steps.s_step(h, s)
-        if step.ends if ctx.record else position == len(ctx.plan) - 1:
+        if step.ends if ctx.record else position == len(ctx.half_steps) - 1:
             results.append(h.permute(2, 0, 1) if step.kind == "H" else s.t())
     return torch.autograd.grad(results, inputs, grads, create_graph=True, allow_unused=True)

@@ -22,7 +22,7 @@ class EdgeSteps:
     def __init__(self, x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> None:
         self.batch_shape = x.shape[:-2]
         # (…, N, C) → (N, C, T)
-        self.x = self.place(x.reshape(-1, *x.shape[-2:]).permute(1, 2, 0))
+        self.x = x.reshape(-1, *x.shape[-2:]).permute(1, 2, 0).contiguous()
         self.h, self.adj, self.scheme = self.x, adj, scheme
         self.penalty = PENALTIES.get(scheme.penalty)
         scalars = params.tensors(x, self.batch_shape)
@@ -32,10 +32,6 @@ class EdgeSteps:
             self.fixed = adj.normalized(scheme.normalization, x.dtype)
         self.s = self.a.expand(-1, self.x.size(2))
         self.prepare()
-
-    def place(self, x: Tensor) -> Tensor:
-        """x (N, C, T) in the order in memory that the steps want."""
-        return x.contiguous()
 
     def prepare(self) -> None:
         """Compute the coefficients of both steps once for all layers.

@@ -153,8 +153,8 @@ def spread(first, last, h, x, mean, degree, a, width, grad, by_degree, along_mea
 
 
 @lru_cache
-def steps_of(mcp, one_block):
-    """The functions ``step`` and ``step_back``, compiled for a penalty and for one block of WIDTH columns or any number.
+def passes_of(mcp, one_block):
+    """The functions ``forward`` and ``backward``, compiled for a penalty and for one block of WIDTH columns or any number.
 
     Args:
         mcp: whether the penalty is "mcp".
@@ -324,60 +324,115 @@ def steps_of(mcp, one_block):
         parts[6] += part3
         parts[7] += part4
 
-    return step, step_back
+    @compiled
+    def forward(
+        begin, end, first, last, plan, crow, col, weight, x, no_z, no_e, h, e, z, mean, degree, c, width,
+    ):  # fmt: skip
+        """The passes ``begin`` … ``end`` − 1 for the nodes ``first`` … ``last`` − 1.
+
+        Args:
+            plan: (passes, 7) for each pass: whether it does a structure step and a feature step, whether it reads S = A,
+                and the positions of H before and after it, and of z before and after it; −1 is the start.
+            crow, col, weight, x, width: as in ``step``.
+            no_z, no_e: z and e at the start.
+            h, e, mean, degree: (feature steps, …) the results.
+            z: (structure steps, E) the results.
+            c: (8,) the coefficients of both steps.
+        """
+        for p in range(begin, end):
+            h_in, h_out, z_in, z_out = plan[p, 3], plan[p, 4], plan[p, 5], plan[p, 6]
+            step(
+                first, last, crow, col, weight, x if h_in < 0 else h[h_in], x, no_e if h_in < 0 else e[h_in],
+                no_z if z_in < 0 else z[z_in], c[3:], c[:3], width, plan[p, 0] > 0, plan[p, 1] > 0, plan[p, 2] > 0,
+                no_z if z_out < 0 else z[z_out], x if h_out < 0 else h[h_out], x if h_out < 0 else mean[h_out],
+                no_e if h_out < 0 else degree[h_out], no_e if h_out < 0 else e[h_out],
+            )  # fmt: skip
+
+    @compiled
+    def backward(
+        begin, end, first, last, plan, crow, col, weight, x, no_z, no_e, h, e, z, mean, degree, c, width, by_degree,
+        along_mean, grad, to_s, to_z, to_x, to_weight, parts,
+    ):  # fmt: skip
+        """The derivative of the passes, in stages ``begin`` … ``end`` − 1.
+
+        Stage 2q is :func:`spread` of the q-th pass from the end, and stage 2q + 1 its ``step_back``.
+        """
+        for stage in range(begin, end):
+            p = plan.shape[0] - 1 - stage // 2
+            h_in, h_out, z_in, z_out = plan[p, 3], plan[p, 4], plan[p, 5], plan[p, 6]
+            h_old, given = x if h_in < 0 else h[h_in], plan[p, 2] > 0
+            if stage % 2 == 0:
+                if plan[p, 1] > 0:
+                    spread(
+                        first, last, h_old, x, mean[h_out], degree[h_out], c[:3], width, grad, by_degree, along_mean,
+                        to_x, parts,
+                    )  # fmt: skip
+                continue
+            step_back(
+                first, last, crow, col, weight, h_old, x, no_e if h_in < 0 else e[h_in], no_z if z_in < 0 else z[z_in],
+                no_z if z_out < 0 else z[z_out], c[3:], width, plan[p, 0] > 0, plan[p, 1] > 0, given, by_degree,
+                along_mean, grad, to_s if not given or to_weight.size else to_s[:0], to_z, to_x, to_weight, parts,
+            )  # fmt: skip
+
+    return forward, backward
 
 
 @compiled
-def frozen_step(first, last, crow, col, value, h, x, a, width, h_new, mean):
-    """c₀H + c₁PH + c₂X for a fixed matrix P with the values ``value``; ``mean`` becomes PH unless it is empty."""
-    zero = h.dtype.type(0)
-    for node in range(first, last):
-        i = np.uintp(node)
-        mine = i * width
-        for b in range(NONE, width, STEP):
-            sums = fill(zero)
-            for k in range(crow[i], crow[i + ONE]):
-                sums = add(sums, mul(fill(value[k]), load(h, np.uintp(col[k]) * width + b)))
-            new = mul(fill(a[0]), load(h, mine + b))
-            store(h_new, mine + b, add(add(new, mul(fill(a[1]), sums)), mul(fill(a[2]), load(x, mine + b))))
-            if mean.size:
-                store(mean, mine + b, sums)
+def frozen_forward(begin, end, first, last, crow, col, value, x, h, mean, c, width):
+    """The steps ``begin`` … ``end`` − 1 of H⁺ = c₀H + c₁PH + c₂X for a fixed matrix P with the values ``value``.
+
+    ``h`` and ``mean`` (steps, …) become H and PH of each step.
+    """
+    zero = x.dtype.type(0)
+    for p in range(begin, end):
+        old, new, average = x if p == 0 else h[p - 1], h[p], mean[p]
+        for node in range(first, last):
+            i = np.uintp(node)
+            mine = i * width
+            for b in range(NONE, width, STEP):
+                sums = fill(zero)
+                for k in range(crow[i], crow[i + ONE]):
+                    sums = add(sums, mul(fill(value[k]), load(old, np.uintp(col[k]) * width + b)))
+                out = add(mul(fill(c[0]), load(old, mine + b)), mul(fill(c[1]), sums))
+                store(new, mine + b, add(out, mul(fill(c[2]), load(x, mine + b))))
+                store(average, mine + b, sums)
 
 
 @compiled
-def frozen_step_back(first, last, crow, col, transposed, h, x, mean, a, width, grad, to_h, to_x, to_value, parts):
-    """The derivative of :func:`frozen_step`.
+def frozen_backward(begin, end, first, last, crow, col, transposed, x, h, mean, c, width, grads, to_x, to_value, parts):
+    """The derivative of :func:`frozen_forward`, in stages ``begin`` … ``end`` − 1 from the last step to the first.
 
     Args:
-        first, …, width: as there; ``transposed`` holds the values of Pᵀ.
-        grad: the gradient g in H⁺.
-        to_h: becomes the gradient in H.
+        transposed: the values of Pᵀ.
+        grads: (2, …) the gradient in H⁺ of stage q is in grads[q % 2]; the other one becomes the gradient in H.
         to_x, to_value: the gradients in X and P; added to. ``to_value`` is empty if it is not needed.
-        parts: (8,) the gradients in the coefficients are added to the first three; without ``mean`` left as they are.
+        parts: (8,) the gradients in the coefficients are added to the first three.
     """
-    zero = h.dtype.type(0)
-    for node in range(first, last):
-        i = np.uintp(node)
-        mine = i * width
-        on_h, on_mean, on_x = fill(zero), fill(zero), fill(zero)
-        for b in range(NONE, width, STEP):
-            sums = fill(zero)
-            for k in range(crow[i], crow[i + ONE]):
-                sums = add(sums, mul(fill(transposed[k]), load(grad, np.uintp(col[k]) * width + b)))
-            g = load(grad, mine + b)
-            store(to_h, mine + b, add(mul(fill(a[0]), g), mul(fill(a[1]), sums)))
-            store(to_x, mine + b, add(load(to_x, mine + b), mul(fill(a[2]), g)))
-            if mean.size:
-                on_h = add(on_h, mul(g, load(h, mine + b)))
-                on_mean = add(on_mean, mul(g, load(mean, mine + b)))
+    zero = x.dtype.type(0)
+    for stage in range(begin, end):
+        p = h.shape[0] - 1 - stage
+        old, average = x if p == 0 else h[p - 1], mean[p]
+        grad, to_h = grads[stage % 2], grads[1 - stage % 2]
+        for node in range(first, last):
+            i = np.uintp(node)
+            mine = i * width
+            on_h, on_mean, on_x = fill(zero), fill(zero), fill(zero)
+            for b in range(NONE, width, STEP):
+                sums = fill(zero)
+                for k in range(crow[i], crow[i + ONE]):
+                    sums = add(sums, mul(fill(transposed[k]), load(grad, np.uintp(col[k]) * width + b)))
+                g = load(grad, mine + b)
+                store(to_h, mine + b, add(mul(fill(c[0]), g), mul(fill(c[1]), sums)))
+                store(to_x, mine + b, add(load(to_x, mine + b), mul(fill(c[2]), g)))
+                on_h = add(on_h, mul(g, load(old, mine + b)))
+                on_mean = add(on_mean, mul(g, load(average, mine + b)))
                 on_x = add(on_x, mul(g, load(x, mine + b)))
-        if mean.size:
             parts[0] += total(on_h)
             parts[1] += total(on_mean)
             parts[2] += total(on_x)
-        if to_value.size:
-            for k in range(crow[i], crow[i + ONE]):
-                both = fill(zero)
-                for b in range(NONE, width, STEP):
-                    both = add(both, mul(load(grad, mine + b), load(h, np.uintp(col[k]) * width + b)))
-                to_value[k] += a[1] * total(both)
+            if to_value.size:
+                for k in range(crow[i], crow[i + ONE]):
+                    both = fill(zero)
+                    for b in range(NONE, width, STEP):
+                        both = add(both, mul(load(grad, mine + b), load(old, np.uintp(col[k]) * width + b)))
+                    to_value[k] += c[1] * total(both)

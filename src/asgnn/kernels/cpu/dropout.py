@@ -24,28 +24,35 @@ def _mix(x):
 def _masks(seeds, draw, below, out):
     trials, count = out.shape
     for trial in range(trials):
-        start, least = _mix(np.uint64(seeds[trial] + draw)), below[trial]
-        for word in range((count + 3) // 4):
+        start, least, row = _mix(np.uint64(seeds[trial] + draw)), below[trial], out[trial]
+        for word in range(count // 4):
             bits = _mix(start + np.uint64(word + 1) * GOLDEN)
-            for i in range(4 * word, min(4 * word + 4, count)):
-                out[trial, i] = np.int16(bits) >= least
-                bits >>= S16
+            for quarter in range(4):
+                row[4 * word + quarter] = np.int16(bits >> (S16 * np.uint64(quarter))) >= least
+        bits = _mix(start + np.uint64(count // 4 + 1) * GOLDEN)
+        for i in range(count // 4 * 4, count):
+            row[i] = np.int16(bits) >= least
+            bits >>= S16
 
 
 @compiled
 def _relu_drop(seeds, draw, below, scale, h, out):
     trials, count = out.shape
+    zero = h.dtype.type(0)
     for trial in range(trials):
         start, least, factor = _mix(np.uint64(seeds[trial] + draw)), below[trial], scale[trial]
-        zero = h.dtype.type(0)
-        for word in range((count + 3) // 4):
+        old, new = h[trial], out[trial]
+        for word in range(count // 4):
             bits = _mix(start + np.uint64(word + 1) * GOLDEN)
-            for i in range(4 * word, min(4 * word + 4, count)):
-                value = h[trial, i]
-                kept = value if np.int16(bits) >= least else zero
-                # NaN stays NaN, as in torch's ReLU
-                out[trial, i] = zero if kept <= zero else kept * factor
-                bits >>= S16
+            for quarter in range(4):
+                value = old[4 * word + quarter]
+                kept = np.int16(bits >> (S16 * np.uint64(quarter))) >= least
+                # NaN stays NaN, as in torch
+                new[4 * word + quarter] = zero if value <= zero or not kept else value * factor
+        bits = _mix(start + np.uint64(count // 4 + 1) * GOLDEN)
+        for i in range(count // 4 * 4, count):
+            new[i] = zero if old[i] <= zero or np.int16(bits) < least else old[i] * factor
+            bits >>= S16
 
 
 @compiled
