@@ -45,7 +45,10 @@ class CpuSteps(EdgeSteps):
         self.x = self.h = self.by_trial.permute(1, 2, 0)
         trials = self.by_trial.size(0)
         values = params.tensors(x, self.batch_shape)
-        self.scalars = torch.stack([value.reshape(-1).expand(trials) for value in values])
+        # without views that change nothing, which a backward pass of so few numbers would notice
+        self.scalars = torch.stack(
+            [value if value.shape == (trials,) else value.reshape(-1).expand(trials) for value in values]
+        )
         self.a = adj.weight.to(x.dtype).unsqueeze(1)
         self.s = self.a.expand(-1, trials)
         self.fixed = adj.normalized(scheme.normalization, x.dtype) if scheme.structure == "frozen" else self.a[:, 0]

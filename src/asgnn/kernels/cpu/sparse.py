@@ -11,6 +11,7 @@ from asgnn.kernels.cpu.tasks import Crew, ranges
 from asgnn.kernels.cpu.vectors import WIDTH, add, fill, load, mul, store
 
 FOUR = 4 * WIDTH
+ZERO, ONE = np.uintp(0), np.uintp(1)
 
 
 @compiled
@@ -25,17 +26,17 @@ def _rows(first, last, crow, col, value, keep, order, scale, dense, width, out):
         longest = max(longest, crow[r + 1] - crow[r])
     starts, values = np.empty(longest, np.intp), np.empty(longest, dense.dtype)
     for r in range(first, last):
-        count = np.uintp(0)
-        for k in range(crow[r], crow[r + 1]):
-            e = np.uintp(k)
-            starts[count] = col[e] * width
-            values[count] = scale * value[e]
-            if keep.size == 0:
-                count += np.uintp(1)
-            elif order.size == 0:
-                count += np.uintp(keep[e])
-            else:
-                count += np.uintp(keep[np.uintp(order[e])])
+        count = ZERO
+        if keep.size == 0:
+            for k in range(crow[r], crow[r + 1]):
+                starts[count], values[count] = col[np.uintp(k)] * width, value[np.uintp(k)]
+                count += ONE
+        else:
+            for k in range(crow[r], crow[r + 1]):
+                e = np.uintp(k)
+                starts[count], values[count] = col[e] * width, scale * value[e]
+                # an entry that is not kept is overwritten by the next one
+                count += np.uintp(keep[np.uintp(order[e]) if order.size else e])
         mine, column = r * width, 0
         while column + FOUR <= width:
             a, b, c, d = fill(zero), fill(zero), fill(zero), fill(zero)
