@@ -148,7 +148,7 @@ class Adjacency:
 
         The values for the edge weights themselves are computed once, unless the weights require a gradient.
         """
-        if weight is not None or self.weight.requires_grad:
+        if weight is not None or self.weight.requires_grad or torch.is_inference_mode_enabled():
             return self._normalize(kind, self.weight.to(dtype) if weight is None else weight)
         if (kind, dtype) not in self._normalized:
             self._normalized[kind, dtype] = self._normalize(kind, self.weight.to(dtype))

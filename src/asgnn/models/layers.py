@@ -221,7 +221,7 @@ class _ReluDrop(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         out, scale = ctx.saved_tensors
         if torch.is_grad_enabled():  # torch records this for a derivative of this derivative
-            return grad * (out > 0) * scale.view(-1, *(1,) * (grad.dim() - 1)), None, None, None
+            return grad * ~(out <= 0) * scale.view(-1, *(1,) * (grad.dim() - 1)), None, None, None
         return ctx.kernels.relu_drop_back(grad, scale, out), None, None, None
 
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from asgnn.kernels.cpu.compiled import compiled
+from asgnn.kernels.cpu.compiled import compiled, inlined
 from asgnn.kernels.cpu.vectors import WIDTH, add, fill, load, mul, store, sub, total
 
 NONE, ONE, STEP = np.uintp(0), np.uintp(1), np.uintp(WIDTH)
@@ -125,7 +125,7 @@ def spread(first, last, h, x, mean, degree, a, width, grad, by_degree, along_mea
     """The part of the derivative of a feature step that needs no neighbours.
 
     Args:
-        first, last, h, x, mean, degree, a, width: as in ``step``.
+        first, last, h, x, mean, degree, a, width: as in :func:`step`.
         grad: the gradient g in H⁺; becomes c₀g.
         by_degree: becomes c₁g/D.
         along_mean: becomes (c₁g/D) · D⁻¹SH of each node.
@@ -152,6 +152,175 @@ def spread(first, last, h, x, mean, degree, a, width, grad, by_degree, along_mea
         parts[2] += total(on_x)
 
 
+@inlined
+def step(
+    mcp, one_block, first, last, crow, col, weight, h, x, e, z, c, a, width, structure, features, given, z_new, h_new,
+    mean, degree,
+    e_new,
+):  # fmt: skip
+    """A structure step, a feature step, or the former and then the latter.
+
+    Args:
+        mcp: whether the penalty is "mcp".
+        one_block: whether the width is WIDTH.
+        first, last: the nodes.
+        crow, col, weight: the adjacency and A.
+        h, x, e: H, X and e.
+        z: of S before the structure step.
+        c, a: the coefficients of the structure step (5,) and of the feature step (3,).
+        structure, features: which steps to do.
+        given: without a structure step, whether S is A.
+        z_new, h_new, mean, degree, e_new: the results: z⁺, H⁺, D⁻¹SH, D and e of H⁺.
+    """
+    zero, one, stop = h.dtype.type(0), h.dtype.type(1), STEP if one_block else width
+    row = np.empty(_longest(crow, first, last), h.dtype)
+    for node in range(first, last):
+        i = np.uintp(node)
+        begin, end, mine = crow[i], crow[i + ONE], i * width
+        sum_s = zero
+        for k in range(begin, end):
+            j = np.uintp(col[k])
+            scaled = c[1] * weight[k]
+            if structure:
+                square = fill(zero)
+                for b in range(NONE, stop, STEP):
+                    difference = sub(load(h, mine + b), load(h, j * width + b))
+                    square = add(square, mul(difference, difference))
+                v = c[2] + c[3] * (e[i] + e[j]) + c[4] * total(square)
+                value = c[0] * z[k] + v if mcp else c[0] * min(max(z[k], zero), one) + scaled - v
+                z_new[k] = value
+                s = weight_of(value, scaled, mcp)
+            elif given:
+                s = weight[k]
+            else:
+                s = weight_of(z[k], scaled, mcp)
+            if j == i:
+                s = one
+            row[k - begin] = s
+            sum_s += s
+        if not features:
+            continue
+        inverse, square = fill(one / sum_s), fill(zero)
+        for b in range(NONE, stop, STEP):
+            sums = fill(zero)
+            for k in range(begin, end):
+                sums = add(sums, mul(fill(row[k - begin]), load(h, np.uintp(col[k]) * width + b)))
+            average, x_i = mul(sums, inverse), load(x, mine + b)
+            new = add(mul(fill(a[0]), load(h, mine + b)), add(mul(fill(a[1]), average), mul(fill(a[2]), x_i)))
+            store(h_new, mine + b, new)
+            store(mean, mine + b, average)
+            difference = sub(new, x_i)
+            square = add(square, mul(difference, difference))
+        degree[i] = sum_s
+        e_new[i] = total(square)
+
+
+@inlined
+def step_back(
+    mcp, one_block, first, last, crow, col, weight, h, x, e, z, z_new, c, width, structure, features, given, by_degree,
+    along_mean,
+    grad, to_s, to_z, to_x, to_weight, parts,
+):  # fmt: skip
+    """The derivative of :func:`step`, after :func:`spread` if there was a feature step.
+
+    With M_ij the gradient in S⁺_ij plus that in S⁺_ji, where S⁺ was not clipped, ∂/∂h_i contains
+    −2 Σ_j M_ij (c₄(h_i − h_j) + c₃(h_i − x_i)) and ∂/∂x_i its second term with the other sign. A feature step adds
+    Σ_j S_ij c₁g_j/D_j to ∂/∂h_i and p_ij + p_ji to M_ij with p_ij = (c₁/D_i) g_i · (h_j − mean_i).
+
+    Args:
+        mcp, …, given: as in :func:`step`; z_new is its result.
+        by_degree, along_mean: the results of :func:`spread`.
+        grad: c₀g from :func:`spread`, or without a feature step the gradient in H; becomes the gradient in H.
+        to_s: the gradient in S⁺_ij plus that in S⁺_ji; becomes the same for S, without a structure step for S⁺.
+        to_z: the same for z, for the penalty "mcp" only.
+        to_x: the gradient in X; added to.
+        to_weight: twice the gradient in A; added to. Empty if it is not needed.
+        parts: (8,) twice the gradients in ``c`` are added to the last five.
+    """
+    zero, one, two, half = h.dtype.type(0), h.dtype.type(1), h.dtype.type(2), h.dtype.type(0.5)
+    stop = STEP if one_block else width
+    longest = _longest(crow, first, last)
+    row_s, row_m = np.empty(longest, h.dtype), np.empty(longest, h.dtype)
+    part0, part1, part2, part3, part4 = 0.0, 0.0, 0.0, 0.0, 0.0
+    for node in range(first, last):
+        i = np.uintp(node)
+        begin, end, mine = crow[i], crow[i + ONE], i * width
+        sum_m = zero
+        for k in range(begin, end):
+            j = np.uintp(col[k])
+            by_s = to_s[k] if to_s.size else zero
+            if features and to_s.size:
+                both = fill(zero)
+                for b in range(NONE, stop, STEP):
+                    both = add(both, mul(load(by_degree, mine + b), load(h, j * width + b)))
+                    both = add(both, mul(load(by_degree, j * width + b), load(h, mine + b)))
+                by_s += total(both) - (along_mean[i] + along_mean[j])
+            scaled = c[1] * weight[k]
+            if given:
+                s = weight[k]
+            else:
+                s = weight_of(z_new[k], scaled, mcp) if j != i else one
+            row_s[k - begin] = s
+            if not structure:
+                if to_s.size:
+                    to_s[k] = by_s
+                continue
+            m, by_a = zero, zero
+            if mcp:
+                if j != i:
+                    u = z_new[k]
+                    inside = min(max(u, h.dtype.type(0.25)), one)
+                    root = one / np.sqrt(inside)
+                    by_a = by_s * (root - one)
+                    m = -to_z[k]
+                    if u == inside:
+                        m += half * scaled * root * root * root * by_s
+                    to_z[k] = -c[0] * m
+                    part0 -= m * z[k]
+                to_s[k] = zero
+            else:
+                if j != i and z_new[k] >= zero and z_new[k] <= one:
+                    m = by_s
+                by_a = m
+                to_s[k] = c[0] * m
+                part0 += m * min(max(z[k], zero), one)
+            part1 += by_a * weight[k]
+            if to_weight.size:
+                to_weight[k] += c[1] * by_a
+            row_m[k - begin] = m
+            sum_m += m
+        if not structure and not features:
+            continue
+        moved = fill(zero)
+        for b in range(NONE, stop, STEP):
+            h_i, x_i = load(h, mine + b), load(x, mine + b)
+            from_s, from_h = fill(zero), fill(zero)
+            for k in range(begin, end):
+                other = np.uintp(col[k]) * width + b
+                if features:
+                    from_h = add(from_h, mul(fill(row_s[k - begin]), load(by_degree, other)))
+                if structure:
+                    difference = sub(h_i, load(h, other))
+                    pulled = mul(fill(row_m[k - begin]), difference)
+                    from_s = add(from_s, pulled)
+                    moved = add(moved, mul(pulled, difference))
+            out = add(load(grad, mine + b), from_h)
+            if structure:
+                by_x = mul(fill(two * c[3] * sum_m), sub(h_i, x_i))
+                out = sub(sub(out, mul(fill(two * c[4]), from_s)), by_x)
+                store(to_x, mine + b, add(load(to_x, mine + b), by_x))
+            store(grad, mine + b, out)
+        if structure:
+            part2 -= sum_m
+            part3 -= 2 * sum_m * e[i]
+            part4 -= total(moved)
+    parts[3] += part0
+    parts[4] += part1
+    parts[5] += part2
+    parts[6] += part3
+    parts[7] += part4
+
+
 @lru_cache
 def passes_of(mcp, one_block):
     """The functions ``forward`` and ``backward``, compiled for a penalty and for one block of WIDTH columns or any number.
@@ -162,169 +331,6 @@ def passes_of(mcp, one_block):
     """
 
     @compiled
-    def step(
-        first, last, crow, col, weight, h, x, e, z, c, a, width, structure, features, given, z_new, h_new, mean, degree,
-        e_new,
-    ):  # fmt: skip
-        """A structure step, a feature step, or the former and then the latter.
-
-        Args:
-            first, last: the nodes.
-            crow, col, weight: the adjacency and A.
-            h, x, e: H, X and e.
-            z: of S before the structure step.
-            c, a: the coefficients of the structure step (5,) and of the feature step (3,).
-            structure, features: which steps to do.
-            given: without a structure step, whether S is A.
-            z_new, h_new, mean, degree, e_new: the results: z⁺, H⁺, D⁻¹SH, D and e of H⁺.
-        """
-        zero, one, stop = h.dtype.type(0), h.dtype.type(1), STEP if one_block else width
-        row = np.empty(_longest(crow, first, last), h.dtype)
-        for node in range(first, last):
-            i = np.uintp(node)
-            begin, end, mine = crow[i], crow[i + ONE], i * width
-            sum_s = zero
-            for k in range(begin, end):
-                j = np.uintp(col[k])
-                scaled = c[1] * weight[k]
-                if structure:
-                    square = fill(zero)
-                    for b in range(NONE, stop, STEP):
-                        difference = sub(load(h, mine + b), load(h, j * width + b))
-                        square = add(square, mul(difference, difference))
-                    v = c[2] + c[3] * (e[i] + e[j]) + c[4] * total(square)
-                    value = c[0] * z[k] + v if mcp else c[0] * min(max(z[k], zero), one) + scaled - v
-                    z_new[k] = value
-                    s = weight_of(value, scaled, mcp)
-                elif given:
-                    s = weight[k]
-                else:
-                    s = weight_of(z[k], scaled, mcp)
-                if j == i:
-                    s = one
-                row[k - begin] = s
-                sum_s += s
-            if not features:
-                continue
-            inverse, square = fill(one / sum_s), fill(zero)
-            for b in range(NONE, stop, STEP):
-                sums = fill(zero)
-                for k in range(begin, end):
-                    sums = add(sums, mul(fill(row[k - begin]), load(h, np.uintp(col[k]) * width + b)))
-                average, x_i = mul(sums, inverse), load(x, mine + b)
-                new = add(mul(fill(a[0]), load(h, mine + b)), add(mul(fill(a[1]), average), mul(fill(a[2]), x_i)))
-                store(h_new, mine + b, new)
-                store(mean, mine + b, average)
-                difference = sub(new, x_i)
-                square = add(square, mul(difference, difference))
-            degree[i] = sum_s
-            e_new[i] = total(square)
-
-    @compiled
-    def step_back(
-        first, last, crow, col, weight, h, x, e, z, z_new, c, width, structure, features, given, by_degree, along_mean,
-        grad, to_s, to_z, to_x, to_weight, parts,
-    ):  # fmt: skip
-        """The derivative of ``step``, after :func:`spread` if there was a feature step.
-
-        With M_ij the gradient in S⁺_ij plus that in S⁺_ji, where S⁺ was not clipped, ∂/∂h_i contains
-        −2 Σ_j M_ij (c₄(h_i − h_j) + c₃(h_i − x_i)) and ∂/∂x_i its second term with the other sign. A feature step adds
-        Σ_j S_ij c₁g_j/D_j to ∂/∂h_i and p_ij + p_ji to M_ij with p_ij = (c₁/D_i) g_i · (h_j − mean_i).
-
-        Args:
-            first, …, given: as in ``step``; z_new is its result.
-            by_degree, along_mean: the results of :func:`spread`.
-            grad: c₀g from :func:`spread`, or without a feature step the gradient in H; becomes the gradient in H.
-            to_s: the gradient in S⁺_ij plus that in S⁺_ji; becomes the same for S, without a structure step for S⁺.
-            to_z: the same for z, for the penalty "mcp" only.
-            to_x: the gradient in X; added to.
-            to_weight: twice the gradient in A; added to. Empty if it is not needed.
-            parts: (8,) twice the gradients in ``c`` are added to the last five.
-        """
-        zero, one, two, half = h.dtype.type(0), h.dtype.type(1), h.dtype.type(2), h.dtype.type(0.5)
-        stop = STEP if one_block else width
-        longest = _longest(crow, first, last)
-        row_s, row_m = np.empty(longest, h.dtype), np.empty(longest, h.dtype)
-        part0, part1, part2, part3, part4 = 0.0, 0.0, 0.0, 0.0, 0.0
-        for node in range(first, last):
-            i = np.uintp(node)
-            begin, end, mine = crow[i], crow[i + ONE], i * width
-            sum_m = zero
-            for k in range(begin, end):
-                j = np.uintp(col[k])
-                by_s = to_s[k] if to_s.size else zero
-                if features and to_s.size:
-                    both = fill(zero)
-                    for b in range(NONE, stop, STEP):
-                        both = add(both, mul(load(by_degree, mine + b), load(h, j * width + b)))
-                        both = add(both, mul(load(by_degree, j * width + b), load(h, mine + b)))
-                    by_s += total(both) - (along_mean[i] + along_mean[j])
-                scaled = c[1] * weight[k]
-                if given:
-                    s = weight[k]
-                else:
-                    s = weight_of(z_new[k], scaled, mcp) if j != i else one
-                row_s[k - begin] = s
-                if not structure:
-                    if to_s.size:
-                        to_s[k] = by_s
-                    continue
-                m, by_a = zero, zero
-                if mcp:
-                    if j != i:
-                        u = z_new[k]
-                        inside = min(max(u, h.dtype.type(0.25)), one)
-                        root = one / np.sqrt(inside)
-                        by_a = by_s * (root - one)
-                        m = -to_z[k]
-                        if u == inside:
-                            m += half * scaled * root * root * root * by_s
-                        to_z[k] = -c[0] * m
-                        part0 -= m * z[k]
-                    to_s[k] = zero
-                else:
-                    if j != i and z_new[k] >= zero and z_new[k] <= one:
-                        m = by_s
-                    by_a = m
-                    to_s[k] = c[0] * m
-                    part0 += m * min(max(z[k], zero), one)
-                part1 += by_a * weight[k]
-                if to_weight.size:
-                    to_weight[k] += c[1] * by_a
-                row_m[k - begin] = m
-                sum_m += m
-            if not structure and not features:
-                continue
-            moved = fill(zero)
-            for b in range(NONE, stop, STEP):
-                h_i, x_i = load(h, mine + b), load(x, mine + b)
-                from_s, from_h = fill(zero), fill(zero)
-                for k in range(begin, end):
-                    other = np.uintp(col[k]) * width + b
-                    if features:
-                        from_h = add(from_h, mul(fill(row_s[k - begin]), load(by_degree, other)))
-                    if structure:
-                        difference = sub(h_i, load(h, other))
-                        pulled = mul(fill(row_m[k - begin]), difference)
-                        from_s = add(from_s, pulled)
-                        moved = add(moved, mul(pulled, difference))
-                out = add(load(grad, mine + b), from_h)
-                if structure:
-                    by_x = mul(fill(two * c[3] * sum_m), sub(h_i, x_i))
-                    out = sub(sub(out, mul(fill(two * c[4]), from_s)), by_x)
-                    store(to_x, mine + b, add(load(to_x, mine + b), by_x))
-                store(grad, mine + b, out)
-            if structure:
-                part2 -= sum_m
-                part3 -= 2 * sum_m * e[i]
-                part4 -= total(moved)
-        parts[3] += part0
-        parts[4] += part1
-        parts[5] += part2
-        parts[6] += part3
-        parts[7] += part4
-
-    @compiled
     def forward(
         begin, end, first, last, plan, crow, col, weight, x, no_z, no_e, h, e, z, mean, degree, c, width,
     ):  # fmt: skip
@@ -333,7 +339,7 @@ def passes_of(mcp, one_block):
         Args:
             plan: (passes, 7) for each pass: whether it does a structure step and a feature step, whether it reads S = A,
                 and the positions of H before and after it, and of z before and after it; −1 is the start.
-            crow, col, weight, x, width: as in ``step``.
+            crow, col, weight, x, width: as in :func:`step`.
             no_z, no_e: z and e at the start.
             h, e, mean, degree: (feature steps, …) the results.
             z: (structure steps, E) the results.
@@ -342,7 +348,7 @@ def passes_of(mcp, one_block):
         for p in range(begin, end):
             h_in, h_out, z_in, z_out = plan[p, 3], plan[p, 4], plan[p, 5], plan[p, 6]
             step(
-                first, last, crow, col, weight, x if h_in < 0 else h[h_in], x, no_e if h_in < 0 else e[h_in],
+                mcp, one_block, first, last, crow, col, weight, x if h_in < 0 else h[h_in], x, no_e if h_in < 0 else e[h_in],
                 no_z if z_in < 0 else z[z_in], c[3:], c[:3], width, plan[p, 0] > 0, plan[p, 1] > 0, plan[p, 2] > 0,
                 no_z if z_out < 0 else z[z_out], x if h_out < 0 else h[h_out], x if h_out < 0 else mean[h_out],
                 no_e if h_out < 0 else degree[h_out], no_e if h_out < 0 else e[h_out],
@@ -355,7 +361,7 @@ def passes_of(mcp, one_block):
     ):  # fmt: skip
         """The derivative of the passes, in stages ``begin`` … ``end`` − 1.
 
-        Stage 2q is :func:`spread` of the q-th pass from the end, and stage 2q + 1 its ``step_back``.
+        Stage 2q is :func:`spread` of the q-th pass from the end, and stage 2q + 1 its :func:`step_back`.
         """
         for stage in range(begin, end):
             p = plan.shape[0] - 1 - stage // 2
@@ -369,7 +375,7 @@ def passes_of(mcp, one_block):
                     )  # fmt: skip
                 continue
             step_back(
-                first, last, crow, col, weight, h_old, x, no_e if h_in < 0 else e[h_in], no_z if z_in < 0 else z[z_in],
+                mcp, one_block, first, last, crow, col, weight, h_old, x, no_e if h_in < 0 else e[h_in], no_z if z_in < 0 else z[z_in],
                 no_z if z_out < 0 else z[z_out], c[3:], width, plan[p, 0] > 0, plan[p, 1] > 0, given, by_degree,
                 along_mean, grad, to_s if not given or to_weight.size else to_s[:0], to_z, to_x, to_weight, parts,
             )  # fmt: skip

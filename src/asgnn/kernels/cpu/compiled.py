@@ -33,6 +33,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     The order of sums is as written: floating-point operations are not reordered. A division by zero gives ±inf or NaN.
     """
     dispatcher = njit(nogil=True, error_model="numpy")(function)
-    with contextlib.suppress(RuntimeError):  # no folder for the cache
+    with contextlib.suppress(RuntimeError, OSError):  # no folder for the cache
         dispatcher._cache = _Cache(function)
     return dispatcher
+
+
+inlined = njit(inline="always")
+"""Makes a function part of each compiled function that calls it, so that constants among its arguments are known."""

@@ -61,7 +61,7 @@ def _relu_drop_back(grad, scale, out, to_h):
     for trial in range(trials):
         factor, zero = scale[trial], grad.dtype.type(0)
         for i in range(count):
-            to_h[trial, i] = grad[trial, i] * factor if out[trial, i] > zero else zero
+            to_h[trial, i] = zero if out[trial, i] <= zero else grad[trial, i] * factor
 
 
 def masks(seeds: Tensor, draw: Tensor, below: Tensor, count: int) -> Tensor:
