@@ -181,7 +181,7 @@ def test_sparse_products_equal_those_of_torch(trials: int, width: int, monkeypat
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(1, 5, 3, 1), (2, 9, 66, 7), (2, 3, 4, 8), (1, 4, 5, 12), (1, 2, 3, 40)])
+@pytest.mark.parametrize("shape", [(1, 5, 3, 1), (2, 3, 6, 7), (2, 3, 4, 8), (1, 4, 5, 12), (1, 2, 3, 40)])
 def test_narrow_products(shape: tuple[int, int, int, int]) -> None:
     trials, rows, inner, columns = shape
     rng = torch.Generator().manual_seed(0)

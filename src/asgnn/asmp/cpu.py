@@ -357,4 +357,6 @@ def _by_edges(ctx: Any, grads: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
             s = steps.s_step(h, s)
         if step.ends if ctx.record else position == len(ctx.half_steps) - 1:
             results.append(h.permute(2, 0, 1) if step.kind == "H" else s.t())
-    return torch.autograd.grad(results, inputs, grads, create_graph=True, allow_unused=True)
+    needed = [tensor for tensor, needs in zip(inputs, ctx.needs_input_grad, strict=False) if needs]
+    found = iter(torch.autograd.grad(results, needed, grads, create_graph=True, allow_unused=True))
+    return tuple(next(found) if needs else None for needs in ctx.needs_input_grad[:3])

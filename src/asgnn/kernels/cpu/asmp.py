@@ -1,13 +1,13 @@
 """The half-steps of ASMP on a CPU, for one trial and a range of nodes, and their derivatives.
 
 Layouts: features are (N · width), flat, with the C columns of a node padded by zeros to ``width``, a multiple of WIDTH.
-Values of entries are (E,) in the order of the adjacency. Indices are unsigned where the loops are short of time,
-because Numba lets signed ones count from the end of an array: ``crow`` is uint64, ``width`` is uintp. A structure step and the feature step that follows it read the
-same features, so one pass over the entries does both.
+Values of entries are (E,) in the order of the adjacency. Indices are unsigned in the inner loops, because Numba lets
+signed ones count from the end of an array: ``crow`` is uint64 and ``width`` is uintp. A structure step and the feature
+step that follows it read the same features, so one pass over the entries does both.
 
 Of the structure a pass keeps z: S before it is clipped to [0, 1], or ū of :mod:`asgnn.asmp.penalties` for the penalty
-"mcp". S follows from z. It is symmetric, and so is what the backward pass needs: the gradient in S_ij plus that in S_ji,
-which it computes for both entries from the rows of i and j. So nothing is transposed or scattered.
+"mcp". S follows from z. It is symmetric, and so is what the backward pass needs: the gradient in S_ij plus that in
+S_ji, which it computes for both entries from the rows of i and j. So nothing is transposed or scattered.
 
 The coefficients: H⁺ = c₀H + c₁D⁻¹SH + c₂X, and with v = c₂ + c₃(e_i + e_j) + c₄‖h_i − h_j‖² and e_i = ‖h_i − x_i‖²,
 z⁺ = c₀S + c₁A − v, or z⁺ = c₀z + v and S⁺ = c₁A·w(z⁺). Self-loops stay 1, hence D ≥ 1.
@@ -63,7 +63,7 @@ def coefficients_back(scalars, exact, mcp, least, grad, to_scalars):
     for t in range(scalars.shape[1]):
         lam, gamma, mu1, mu2, eta1, eta2 = [float(scalars[i, t]) for i in range(6)]
         g = grad[t]
-        strength, trust, theta, size = _sizes(gamma, mu2, eta2, exact, mcp, least)
+        strength, _, theta, size = _sizes(gamma, mu2, eta2, exact, mcp, least)
         by_size = g[5] * mu1 + g[6] / 2 + g[7] * lam / 2
         by_gamma, by_eta2, by_strength = 0.0, 0.0, 0.0
         if mcp:
@@ -256,11 +256,8 @@ def step_back(
                     both = add(both, mul(load(by_degree, j * width + b), load(h, mine + b)))
                 by_s += total(both) - (along_mean[i] + along_mean[j])
             scaled = c[1] * weight[k]
-            if given:
-                s = weight[k]
-            else:
-                s = weight_of(z_new[k], scaled, mcp) if j != i else one
-            row_s[k - begin] = s
+            s = weight[k] if given else weight_of(z_new[k], scaled, mcp)
+            row_s[k - begin] = s if j != i else one
             if not structure:
                 if to_s.size:
                     to_s[k] = by_s
@@ -323,7 +320,7 @@ def step_back(
 
 @lru_cache
 def passes_of(mcp, one_block):
-    """The functions ``forward`` and ``backward``, compiled for a penalty and for one block of WIDTH columns or any number.
+    """The functions ``forward`` and ``backward``, compiled for a penalty and for one block of columns or any number.
 
     Args:
         mcp: whether the penalty is "mcp".
@@ -337,8 +334,8 @@ def passes_of(mcp, one_block):
         """The passes ``begin`` … ``end`` − 1 for the nodes ``first`` … ``last`` − 1.
 
         Args:
-            plan: (passes, 7) for each pass: whether it does a structure step and a feature step, whether it reads S = A,
-                and the positions of H before and after it, and of z before and after it; −1 is the start.
+            plan: (passes, 7) for each pass: whether it does a structure step and a feature step, whether it reads S =
+                A, and the positions of H before and after it, and of z before and after it; −1 is the start.
             crow, col, weight, x, width: as in :func:`step`.
             no_z, no_e: z and e at the start.
             h, e, mean, degree: (feature steps, …) the results.
@@ -348,8 +345,9 @@ def passes_of(mcp, one_block):
         for p in range(begin, end):
             h_in, h_out, z_in, z_out = plan[p, 3], plan[p, 4], plan[p, 5], plan[p, 6]
             step(
-                mcp, one_block, first, last, crow, col, weight, x if h_in < 0 else h[h_in], x, no_e if h_in < 0 else e[h_in],
-                no_z if z_in < 0 else z[z_in], c[3:], c[:3], width, plan[p, 0] > 0, plan[p, 1] > 0, plan[p, 2] > 0,
+                mcp, one_block, first, last, crow, col, weight, x if h_in < 0 else h[h_in], x,
+                no_e if h_in < 0 else e[h_in], no_z if z_in < 0 else z[z_in], c[3:], c[:3], width, plan[p, 0] > 0,
+                plan[p, 1] > 0, plan[p, 2] > 0,
                 no_z if z_out < 0 else z[z_out], x if h_out < 0 else h[h_out], x if h_out < 0 else mean[h_out],
                 no_e if h_out < 0 else degree[h_out], no_e if h_out < 0 else e[h_out],
             )  # fmt: skip
@@ -375,9 +373,10 @@ def passes_of(mcp, one_block):
                     )  # fmt: skip
                 continue
             step_back(
-                mcp, one_block, first, last, crow, col, weight, h_old, x, no_e if h_in < 0 else e[h_in], no_z if z_in < 0 else z[z_in],
-                no_z if z_out < 0 else z[z_out], c[3:], width, plan[p, 0] > 0, plan[p, 1] > 0, given, by_degree,
-                along_mean, grad, to_s if not given or to_weight.size else to_s[:0], to_z, to_x, to_weight, parts,
+                mcp, one_block, first, last, crow, col, weight, h_old, x, no_e if h_in < 0 else e[h_in],
+                no_z if z_in < 0 else z[z_in], no_z if z_out < 0 else z[z_out], c[3:], width, plan[p, 0] > 0,
+                plan[p, 1] > 0, given, by_degree, along_mean, grad, to_s if not given or to_weight.size else to_s[:0],
+                to_z, to_x, to_weight, parts,
             )  # fmt: skip
 
     return forward, backward

@@ -89,11 +89,10 @@ def times(
     rows = crow.numel() - 1
     out = torch.empty(trials, rows, width, dtype=dense.dtype)
     matrix = crow.numpy(), col.numpy(), value.numpy()
-    kept = torch.empty(trials, 0, dtype=torch.bool) if keep is None else keep.contiguous()
-    places = torch.empty(0, dtype=torch.int64) if order is None else order
+    kept = np.empty((trials, 0), np.bool_) if keep is None else keep.contiguous().numpy()
+    places = np.empty(0, np.int64) if order is None else order.numpy()
     factors = np.ones(trials, matrix[2].dtype) if scale is None else scale.numpy()
     sources, results = dense.contiguous().view(trials, -1).numpy(), out.view(trials, -1).numpy()
-    kept, places = kept.numpy(), places.numpy()
 
     def task(trial: int, first: int, last: int) -> None:
         _rows(first, last, *matrix, kept[trial], places, factors[trial], sources[trial], width, results[trial])

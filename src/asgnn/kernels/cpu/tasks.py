@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def ranges(crow: NDArray[Any]) -> list[tuple[int, int]]:
         return [(0, rows)]
     starts = np.searchsorted(crow, np.arange(0, max(1, int(crow[-1])), ENTRIES, dtype=crow.dtype))
     bounds = [0, *sorted({*starts.tolist()} - {0, rows}), rows]
-    return [(first, last) for first, last in zip(bounds[:-1], bounds[1:], strict=True) if first < last]
+    return [(first, last) for first, last in pairwise(bounds) if first < last]
 
 
 class Crew:
