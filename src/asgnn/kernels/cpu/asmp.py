@@ -20,9 +20,10 @@ from functools import lru_cache
 import numpy as np
 
 from asgnn.kernels.cpu.compiled import compiled, inlined
-from asgnn.kernels.cpu.vectors import WIDTH, add, fill, load, mul, store, sub, total
+from asgnn.kernels.cpu.vectors import WIDTH, add, fill, load, mul, prefetch, store, sub, total
 
 NONE, ONE, STEP = np.uintp(0), np.uintp(1), np.uintp(WIDTH)
+AHEAD = np.uintp(16)  # entries whose rows are asked for in advance, because a large graph's are not in the cache
 
 
 @compiled
@@ -173,13 +174,15 @@ def step(
         z_new, h_new, mean, degree, e_new: the results: z⁺, H⁺, D⁻¹SH, D and e of H⁺.
     """
     zero, one, stop = h.dtype.type(0), h.dtype.type(1), STEP if one_block else width
-    row = np.empty(_longest(crow, first, last), h.dtype)
+    row, final = np.empty(_longest(crow, first, last), h.dtype), np.uintp(col.size - 1)
     for node in range(first, last):
         i = np.uintp(node)
         begin, end, mine = crow[i], crow[i + ONE], i * width
         sum_s = zero
         for k in range(begin, end):
             j = np.uintp(col[k])
+            ahead = np.uintp(col[min(k + AHEAD, final)])
+            prefetch(h, ahead * width)
             scaled = c[1] * weight[k]
             if structure:
                 square = fill(zero)
@@ -239,7 +242,7 @@ def step_back(
     """
     zero, one, two, half = h.dtype.type(0), h.dtype.type(1), h.dtype.type(2), h.dtype.type(0.5)
     stop = STEP if one_block else width
-    longest = _longest(crow, first, last)
+    longest, final = _longest(crow, first, last), np.uintp(col.size - 1)
     row_s, row_m = np.empty(longest, h.dtype), np.empty(longest, h.dtype)
     part0, part1, part2, part3, part4 = 0.0, 0.0, 0.0, 0.0, 0.0
     for node in range(first, last):
@@ -248,6 +251,9 @@ def step_back(
         sum_m = zero
         for k in range(begin, end):
             j = np.uintp(col[k])
+            ahead = np.uintp(col[min(k + AHEAD, final)])
+            prefetch(h, ahead * width)
+            prefetch(by_degree, ahead * width)
             by_s = to_s[k] if to_s.size else zero
             if features and to_s.size:
                 both = fill(zero)

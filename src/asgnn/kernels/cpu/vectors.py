@@ -64,6 +64,22 @@ def store(typing, array, offset, vector):
     return types.none(array, types.intp, vector), code
 
 
+@intrinsic
+def prefetch(typing, array, offset):
+    """Ask for array[offset] to be in the cache soon; the offset need not be inside the array."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        pointer = builder.bitcast(_pointer(context, builder, signature.args[0], *args), byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte, _INT, _INT, _INT])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
+        # for reading, to be kept, data and not instructions
+        builder.call(function, [pointer, ir.Constant(_INT, 0), ir.Constant(_INT, 3), ir.Constant(_INT, 1)])
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp), code
+
+
 def _operation(name: str) -> Any:
     @intrinsic
     def operation(typing, a, b):
