@@ -135,18 +135,22 @@ def asmp_against_appnp(setting: Setting) -> Case:
 
 
 def asmp_and_bytes(setting: Setting) -> Case:
-    """The floor: what any implementation reads or writes once per layer, in float32 with int32 columns.
+    """Two floors, in float32 with int32 columns, as copies between two tensors beyond the caches.
 
-    Forward: the columns, S before and after, H before and after, X. Backward: the columns, S, the gradient in S before
-    and after, H, X, the gradient in H before and after. It is copied between two tensors beyond the caches.
+    "each once": what any implementation reads or writes at least once per layer. Forward: the columns, S before and
+    after, H before and after, X. Backward: the columns, S, the gradient in S before and after, H, X, the gradient in H
+    before and after. "neighbours": the rows of H forward, and of H and its gradient backward, are read for each entry,
+    because the neighbours of a node lie anywhere.
     """
     count = 10 if setting.quick else 100
     x, adj, _ = graph_of_copies(count, setting.device)
-    size = LAYERS * 28 * (adj.row.numel() + x.numel())
+    entries = adj.row.numel()
+    once = LAYERS * 28 * (entries + x.numel())
+    neighbours = LAYERS * (4 * 3 * CLASSES * entries + 28 * entries + 16 * x.numel())
     source = torch.ones(2**24, device=setting.device)
     target = torch.empty_like(source)
 
-    def copy_bytes() -> Values:
+    def copy_bytes(size: int) -> Values:
         for _ in range(max(1, round(size / (8 * source.numel())))):
             target.copy_(source)
         return {"copy": target[:1]}
@@ -154,11 +158,12 @@ def asmp_and_bytes(setting: Setting) -> Case:
     sides = {
         "auto": Side(lambda: run_asmp(x, adj, "degree", "auto")),
         "edges": Side(lambda: run_asmp(x, adj, "degree", "edges")),
-        "bytes": Side(copy_bytes),
+        "each once": Side(lambda: copy_bytes(once)),
+        "neighbours": Side(lambda: copy_bytes(neighbours)),
     }
     return Case(
-        f"ASMP on {count * EDGES:,} edges ({CLASSES} columns, {LAYERS} layers), forward and backward, and a copy of "
-        f"the {size / 1e6:.0f} MB that it must at least read and write",
+        f"ASMP on {count * EDGES:,} edges ({CLASSES} columns, {LAYERS} layers), forward and backward, and copies of "
+        f"{once / 1e6:.0f} MB, each value once, and {neighbours / 1e6:.0f} MB, the rows of neighbours for each entry",
         sides,
         CLOSE,
         pairs=((sides["auto"].run, sides["edges"].run),),

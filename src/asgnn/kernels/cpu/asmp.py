@@ -183,6 +183,7 @@ def step(
             j = np.uintp(col[k])
             ahead = np.uintp(col[min(k + AHEAD, final)])
             prefetch(h, ahead * width)
+            prefetch(e, ahead)
             scaled = c[1] * weight[k]
             if structure:
                 square = fill(zero)
@@ -254,6 +255,7 @@ def step_back(
             ahead = np.uintp(col[min(k + AHEAD, final)])
             prefetch(h, ahead * width)
             prefetch(by_degree, ahead * width)
+            prefetch(along_mean, ahead)
             by_s = to_s[k] if to_s.size else zero
             if features and to_s.size:
                 both = fill(zero)
