@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,13 +20,16 @@ from torch_geometric.data import Data
 from torch_geometric.nn import APPNP, GCNConv
 from torch_geometric.utils import to_torch_csr_tensor
 
+import asgnn.kernels
 from asgnn.asmp import ASMPParams, Scheme, propagate
 from asgnn.asmp.params import Objective
 from asgnn.asmp.propagate import Backend
 from asgnn.graphs import load_dataset, random_split
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
-from asgnn.models import GCN
+from asgnn.models import APPNP as OurAPPNP
+from asgnn.models import ASGNN, GCN
+from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import Dropout
 from asgnn.training import TrainConfig, fit, fit_many, recipe
 
@@ -72,6 +80,7 @@ def asmp_on_cora(objective: Objective, setting: Setting) -> Case:
     return Case(
         f"ASMP, objective {objective}, on Cora ({CLASSES} columns, {layers} layers), forward and backward",
         {
+            "auto": Side(lambda: run_asmp(x, adj, objective, "auto", layers)),
             "edges": Side(lambda: run_asmp(x, adj, objective, "edges", layers)),
             "dense": Side(lambda: run_asmp(x, adj, objective, "dense", layers)),
         },
@@ -103,6 +112,172 @@ def against_appnp(setting: Setting) -> Case:
             "PyG sparse CSR": Side(lambda: forward_backward(x, lambda x: on_csr(x, csr))),
         },
         CLOSE,
+    )
+
+
+def asmp_against_appnp(setting: Setting) -> Case:
+    data, device, layers = cora(), setting.device, 10
+    x = F.normalize(normal(data.num_nodes, CLASSES, device=device))
+    adj, edge_index = Adjacency.of(data.edge_index, data.num_nodes).to(device), data.edge_index.to(device)
+    peer = APPNP(layers, 0.1, cached=True).to(device)
+    sides = {
+        "auto": Side(lambda: run_asmp(x, adj, "degree", "auto", layers)),
+        "edges": Side(lambda: run_asmp(x, adj, "degree", "edges", layers)),
+        "PyG APPNP": Side(lambda: forward_backward(x, lambda x: peer(x, edge_index))),
+    }
+    return Case(
+        f"ASMP and PyG's APPNP on Cora ({CLASSES} columns, {layers} layers), forward and backward; ASMP also computes "
+        "the gradients of its scalars; its two backends are compared",
+        sides,
+        CLOSE,
+        pairs=((sides["auto"].run, sides["edges"].run),),
+    )
+
+
+def asmp_and_bytes(setting: Setting) -> Case:
+    """Two floors, in float32 with int32 columns, as copies between two tensors beyond the caches.
+
+    "each once": what any implementation reads or writes at least once per layer. Forward: the columns, S before and
+    after, H before and after, X. Backward: the columns, S, the gradient in S before and after, H, X, the gradient in H
+    before and after. "neighbours": the rows of H forward, and of H and its gradient backward, are read for each entry,
+    because the neighbours of a node lie anywhere.
+    """
+    count = 10 if setting.quick else 100
+    x, adj, _ = graph_of_copies(count, setting.device)
+    entries = adj.row.numel()
+    once = LAYERS * 28 * (entries + x.numel())
+    neighbours = LAYERS * (4 * 3 * CLASSES * entries + 28 * entries + 16 * x.numel())
+    source = torch.ones(2**24, device=setting.device)
+    target = torch.empty_like(source)
+
+    def copy_bytes(size: int) -> Values:
+        for _ in range(max(1, round(size / (8 * source.numel())))):
+            target.copy_(source)
+        return {"copy": target[:1]}
+
+    sides = {
+        "auto": Side(lambda: run_asmp(x, adj, "degree", "auto")),
+        "edges": Side(lambda: run_asmp(x, adj, "degree", "edges")),
+        "each once": Side(lambda: copy_bytes(once)),
+        "neighbours": Side(lambda: copy_bytes(neighbours)),
+    }
+    return Case(
+        f"ASMP on {count * EDGES:,} edges ({CLASSES} columns, {LAYERS} layers), forward and backward, and copies of "
+        f"{once / 1e6:.0f} MB, each value once, and {neighbours / 1e6:.0f} MB, the rows of neighbours for each entry",
+        sides,
+        CLOSE,
+        pairs=((sides["auto"].run, sides["edges"].run),),
+        memory=not setting.quick,
+    )
+
+
+@contextmanager
+def without_numba() -> Iterator[None]:
+    """Run the block as if Numba were not installed."""
+    asgnn.kernels.USE_NUMBA = False
+    try:
+        yield
+    finally:
+        asgnn.kernels.USE_NUMBA = True
+
+
+class PyGAPPNP(nn.Module):
+    """The APPNP of PyG's example on dense features."""
+
+    def __init__(self, in_channels: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(in_channels, 64), nn.Linear(64, CLASSES)
+        self.propagate = APPNP(10, 0.1, cached=True)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = F.dropout(self.first(F.dropout(x, 0.5, self.training)).relu(), 0.5, self.training)
+        out: Tensor = self.propagate(self.second(h), edge_index)
+        return out
+
+
+def epoch_of(name: str, setting: Setting) -> Case:
+    """An epoch of training and validation: ours with compiled loops and without, and PyG's APPNP in a plain loop."""
+    data, split = cora(), random_split(cora(), trial=0)
+    epochs = 5 if setting.quick else 50
+    classes: dict[str, type[NodeClassifier]] = {"ASGNN": ASGNN, "APPNP": OurAPPNP, "GCN": GCN}
+
+    def train() -> Values:
+        model = classes[name](data.num_features, 64, CLASSES)
+        model.reset_parameters(torch.Generator().manual_seed(0))
+        history = fit(model, data, TrainConfig(epochs=epochs), split=split, device=setting.device).history
+        return {"training loss": history.train_loss, "validation loss": history.val_loss}
+
+    def train_in_torch() -> Values:
+        with without_numba():
+            return train()
+
+    x, edge_index, y = (part.to(setting.device) for part in (data.x, data.edge_index, data.y))
+
+    def train_peer() -> Values:
+        model = PyGAPPNP(data.num_features).to(setting.device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+        for _ in range(epochs):
+            model.train()
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x, edge_index)[split.train], y[split.train])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                right = (model(x, edge_index)[split.val].argmax(-1) == y[split.val]).float().mean()
+        return {"loss": loss.detach(), "right": right}
+
+    return Case(
+        f"an epoch of {name} (64 hidden channels, dropout) on Cora, with compiled loops and in torch alone, and of "
+        "PyG's APPNP (10 layers, dropout on dense features); the first two are compared",
+        {
+            name: Side(train, epochs),
+            "torch alone": Side(train_in_torch, epochs),
+            "PyG APPNP": Side(train_peer, epochs),
+        },
+        CLOSE_TRAINED,
+        unit="epoch",
+        pairs=((train, train_in_torch),),
+    )
+
+
+START = """
+import torch
+import asgnn.kernels
+from asgnn.graphs import load_dataset, random_split
+from asgnn.models import ASGNN
+from asgnn.training import TrainConfig, fit
+asgnn.kernels.USE_NUMBA = {numba}
+data = load_dataset("cora")
+model = ASGNN(data.num_features, 64, 7)
+model.reset_parameters(torch.Generator().manual_seed(0))
+print(float(fit(model, data, TrainConfig(epochs=1), split=random_split(data, 0)).history.val_loss[0]))
+"""
+
+
+def start_up(setting: Setting) -> Case:
+    """A process that trains for one epoch: with the loops on disk, with none on disk, and without Numba."""
+    del setting
+    folder = tempfile.TemporaryDirectory()  # removed when the case is
+
+    def start(cache: str, numba: bool = True) -> Values:
+        around = os.environ | {"NUMBA_CACHE_DIR": cache}
+        command = [sys.executable, "-c", START.format(numba=numba)]
+        done = subprocess.run(command, env=around, capture_output=True, text=True, check=True)
+        return {"loss": torch.tensor(float(done.stdout))}
+
+    def anew() -> Values:
+        with tempfile.TemporaryDirectory() as empty:
+            return start(empty)
+
+    return Case(
+        "a process that imports asgnn and trains ASGNN on Cora for one epoch",
+        {
+            "loops on disk": Side(lambda: start(folder.name)),
+            "compiled anew": Side(anew),
+            "torch alone": Side(lambda: start(folder.name, numba=False)),
+        },
+        CLOSE_TRAINED,
     )
 
 
@@ -251,11 +426,8 @@ def dense_reference(device: torch.device) -> Values:
     return run_asmp(x.to(device), Adjacency.of(edge_index, NODES).to(device), "degree", "dense")
 
 
-def copies(count: int, device: torch.device) -> tuple[Run, tuple[Run, Run]]:
-    """Return a run of ASMP on ``count`` copies of the random graph with shuffled nodes, and the pair that checks it.
-
-    This gives a graph of any size with a known result: each copy must equal the dense reference on the single graph.
-    """
+def graph_of_copies(count: int, device: torch.device) -> tuple[Tensor, Adjacency, Tensor]:
+    """Return features, adjacency and the node of each node of each copy, of copies of the random graph, shuffled."""
     x, edge_index = random_graph()
     total = count * NODES
     place = torch.randperm(total, generator=torch.Generator().manual_seed(1))  # node of a copy → node of the graph
@@ -265,6 +437,15 @@ def copies(count: int, device: torch.device) -> tuple[Run, tuple[Run, Run]]:
     whole[place] = x.repeat(count, 1)
     adj = Adjacency.of(edges, total).to(device)
     whole, place = whole.to(device), place.to(device)
+    return whole, adj, place
+
+
+def copies(count: int, device: torch.device) -> tuple[Run, tuple[Run, Run]]:
+    """Return a run of ASMP on ``count`` copies of the random graph with shuffled nodes, and the pair that checks it.
+
+    This gives a graph of any size with a known result: each copy must equal the dense reference on the single graph.
+    """
+    whole, adj, place = graph_of_copies(count, device)
 
     def run() -> Values:
         return run_asmp(whole, adj, "degree", "edges")
@@ -328,6 +509,12 @@ CASES: dict[str, Callable[[Setting], Case]] = {
     "asmp-degree": functools.partial(asmp_on_cora, "degree"),
     "asmp-paper": functools.partial(asmp_on_cora, "paper"),
     "appnp": against_appnp,
+    "asmp-appnp": asmp_against_appnp,
+    "asmp-bytes": asmp_and_bytes,
+    "epoch-asgnn": functools.partial(epoch_of, "ASGNN"),
+    "epoch-appnp": functools.partial(epoch_of, "APPNP"),
+    "epoch-gcn": functools.partial(epoch_of, "GCN"),
+    "start-up": start_up,
     "first-layer-1": functools.partial(first_layer, 1),
     "first-layer-10": functools.partial(first_layer, 10),
     "trials-asgnn": functools.partial(trials_as_batch, "asgnn"),
@@ -337,4 +524,4 @@ CASES: dict[str, Callable[[Setting], Case]] = {
     "memory-large": memory_large,
     "scaling": scaling,
 }
-NOT_QUICK = {"memory-large"}
+NOT_QUICK = {"memory-large", "start-up"}

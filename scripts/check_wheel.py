@@ -33,6 +33,7 @@ class Extra:
 EXTRAS = (
     Extra("cli", "command"),
     Extra("parquet", "parquet"),
+    Extra("fast", "fast"),
     Extra("neighbors", "neighbors"),
     Extra("ray", "ray"),
 )

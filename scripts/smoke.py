@@ -57,6 +57,17 @@ def parquet() -> None:
     assert asgnn.read_graph("edges.parquet").num_edges == 2
 
 
+def fast() -> None:
+    """ASMP with compiled loops."""
+    import torch
+
+    from asgnn.asmp import ASMPParams, asmp
+
+    data = asgnn.graphs.planted_graph(50, 2, features=asgnn.graphs.Gaussian(4))
+    found = asmp(data.x, data.edge_index, ASMPParams(), layers=2, backend="cpu")
+    torch.testing.assert_close(found.h, asmp(data.x, data.edge_index, ASMPParams(), layers=2, backend="edges").h)
+
+
 def neighbors() -> None:
     """Nearest neighbours as of more than 50,000 nodes."""
     import torch
@@ -80,6 +91,7 @@ CHECKS: dict[str, tuple[Callable[[], None], str | None]] = {
     "core": (core, None),
     "command": (command, "asgnn[cli]"),
     "parquet": (parquet, "asgnn[parquet]"),
+    "fast": (fast, "asgnn[fast]"),
     "neighbors": (neighbors, "asgnn[neighbors]"),
     "ray": (ray, "asgnn[ray]"),
 }

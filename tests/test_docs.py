@@ -330,27 +330,28 @@ def test_core_imports_nothing_else_at_the_top(package: str) -> None:
         f"{path.relative_to(SOURCE)}:{line} imports {name}"
         for path in files_of(package)
         for line, name in imports(path, inside_functions=False)
-        if name.partition(".")[0]
-        not in OUTSIDE | {"asgnn"} | ALSO.get(package, set()) | ({"triton"} if of_kernels(path) else set())
+        if name.partition(".")[0] not in OUTSIDE | {"asgnn"} | ALSO.get(package, set()) | for_kernels(path)
     ]
     assert not wrong, "; ".join(wrong)
 
 
-def of_kernels(path: Path) -> bool:
-    """Whether Triton must be installed to import a file."""
-    return path.parent == SOURCE / "kernels" and path.stem != "__init__"
+def for_kernels(path: Path) -> set[str]:
+    """What must be installed to import a file of kernels."""
+    if path.stem == "__init__" or SOURCE / "kernels" not in path.parents:
+        return set()
+    return {"numba", "llvmlite"} if path.parent.name == "cpu" else {"triton"}
 
 
 def test_kernels_are_imported_by_load_alone() -> None:
     files = sorted(SOURCE.rglob("*.py"))
     modules = {
-        ".".join(("asgnn", *path.relative_to(SOURCE).with_suffix("").parts)) for path in filter(of_kernels, files)
+        ".".join(("asgnn", *path.relative_to(SOURCE).with_suffix("").parts)) for path in filter(for_kernels, files)
     }
     assert modules
     opened = [
         f"{path.relative_to(SOURCE)}:{line} imports {name}"
         for path in files
-        if not of_kernels(path)
+        if not for_kernels(path)
         for line, name in imports(path, inside_functions=True)
         if name in modules
     ]

@@ -75,7 +75,9 @@ def asmp(
         objective, support, structure, update, normalization, h_steps, s_steps, unit_norm, penalty: the variant to
             run; see :class:`Scheme`.
         backend: "auto" uses "dense" if S may grow outside the edges, "gpu" on a GPU if it has kernels for the variant
-            (first derivatives only), and "edges" otherwise; the result records the choice.
+            (first derivatives only), "cpu" on a CPU if Numba is installed (``asgnn[fast]``) and it has kernels for the
+            variant (second derivatives are computed as by "edges"), and "edges" otherwise; the result records the
+            choice.
         trace: also return the terms of the objective after every half-step.
 
     Per trial, time O(K E C) and memory O(N C + K E) with edge support; O(K N² C) and O(K N²) with dense support.

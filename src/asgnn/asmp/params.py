@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import torch
@@ -86,6 +87,21 @@ class ASMPParams:
 
 
 @dataclass(frozen=True)
+class HalfStep:
+    """One step in H, in S, or in both.
+
+    Attributes:
+        layer: the layer, counted from 1.
+        kind: what it changes.
+        ends: whether it is the last of its kind in the layer; H and S are recorded after it.
+    """
+
+    layer: int
+    kind: Literal["H", "S", "joint"]
+    ends: bool
+
+
+@dataclass(frozen=True)
 class Scheme:
     """The variant of ASMP.
 
@@ -141,3 +157,18 @@ class Scheme:
         if self.support != "dense" or self.structure == "frozen" or self.penalty != "quadratic":
             return False
         return self.objective == "paper" or bool(torch.as_tensor(lam < 0).any())
+
+
+@lru_cache
+def half_steps(scheme: Scheme, layers: int, last_structure: bool) -> tuple[HalfStep, ...]:
+    """The half-steps of ``layers`` layers in order, with the structure step of the last layer or without."""
+    plan = []
+    for layer in range(1, layers + 1):
+        update_s = scheme.structure != "frozen" and (layer < layers or last_structure)
+        if update_s and scheme.update == "joint":
+            plan.append(HalfStep(layer, "joint", True))
+            continue
+        plan += [HalfStep(layer, "H", step == scheme.h_steps) for step in range(1, scheme.h_steps + 1)]
+        if update_s:
+            plan += [HalfStep(layer, "S", step == scheme.s_steps) for step in range(1, scheme.s_steps + 1)]
+    return tuple(plan)

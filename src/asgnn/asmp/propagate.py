@@ -8,18 +8,20 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
+from asgnn.asmp.cpu import CpuSteps, supports
 from asgnn.asmp.dense import DenseSteps
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.gpu import GpuSteps
 from asgnn.asmp.objective import Terms
-from asgnn.asmp.params import ASMPParams, Scheme
+from asgnn.asmp.params import ASMPParams, HalfStep, Scheme, half_steps
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.checks import check_floats
 from asgnn.graphs.relaxed import relaxation
+from asgnn.kernels import on_cpu
 from asgnn.settings import MAX_LAYERS, check_choice, check_count
 
-Backend = Literal["auto", "dense", "edges", "gpu"]
+Backend = Literal["auto", "dense", "edges", "cpu", "gpu"]
 
 
 class Steps(Protocol):
@@ -50,11 +52,40 @@ def _has_kernels(scheme: Scheme) -> bool:
     return scheme.normalization == "rw" and not scheme.unit_norm
 
 
+def _on_cpu(x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> Steps:
+    if x.device.type != "cpu":
+        raise ConfigError(f'backend="cpu" needs x on the CPU, and it is on {x.device}; use backend="edges".')
+    if not supports(scheme):
+        raise ConfigError(
+            'backend="cpu" has kernels for a frozen structure, and for objective="degree" with alternating updates, '
+            'without unit_norm and with penalty="quadratic" or "mcp"; use backend="edges".'
+        )
+    return CpuSteps(x, adj, params, scheme)
+
+
 BACKENDS: dict[str, Callable[[Tensor, Adjacency, ASMPParams, Scheme], Steps]] = {
     "dense": DenseSteps,
     "edges": EdgeSteps,
+    "cpu": _on_cpu,
     "gpu": _on_gpu,
 }
+
+
+def _fastest(x: Tensor, adj: Adjacency, scheme: Scheme) -> Backend:
+    """The fastest backend on the edge list."""
+    if relaxation() is not None:
+        return "edges"
+    if x.is_cuda:
+        return "gpu" if _has_kernels(scheme) and _takes_weights("gpu", adj, scheme) else "edges"
+    has_loops = supports(scheme) and on_cpu("asmp") is not None
+    return "cpu" if has_loops and _takes_weights("cpu", adj, scheme) else "edges"
+
+
+def _takes_weights(backend: Backend, adj: Adjacency, scheme: Scheme) -> bool:
+    """Whether a backend can use these weights: not all can if each trial has weights of its own."""
+    if adj.weight.dim() == 1 or backend == "edges":
+        return True
+    return backend == "gpu" and scheme.structure == "frozen"
 
 
 @dataclass(frozen=True)
@@ -98,13 +129,10 @@ def propagate(
     if scheme.objective == "degree" and not adj.symmetric:
         raise GraphError('objective="degree" needs symmetric weights, but edge_weight differs between i → j and j → i.')
     leaves_edges = scheme.leaves_edges(params.lam)
-    per_trial = adj.weight.dim() == 2  # each trial has edge weights of its own
-    kernels = _has_kernels(scheme) and (scheme.structure == "frozen" or not per_trial)
-    if per_trial and (backend == "dense" or leaves_edges or (backend == "gpu" and not kernels)):
+    if (backend != "auto" and not _takes_weights(backend, adj, scheme)) or (leaves_edges and adj.weight.dim() == 2):
         raise ConfigError('Edge weights for each trial need an edge list; use backend="edges" and support="edges".')
     if backend == "auto":
-        on_edges: Backend = "gpu" if x.is_cuda and kernels and relaxation() is None else "edges"
-        backend = "dense" if leaves_edges else on_edges
+        backend = "dense" if leaves_edges else _fastest(x, adj, scheme)
     elif backend != "dense" and leaves_edges:
         raise ConfigError(
             'support="dense" lets S grow outside the edges, which an edge list cannot represent; use backend="dense", '
@@ -116,31 +144,28 @@ def propagate(
     h, s = steps.h, steps.s
     structures = [s]
     values = [Terms("start", 0, *steps.terms(h, s))] if trace else []
-    for layer, after, h, s in _half_steps(steps, scheme, layers, last_structure=weights or trace):
+    plan = half_steps(scheme, layers, last_structure=weights or trace)
+    for step, h, s in _half_steps(steps, plan, record=weights or trace):
         if trace:
-            values.append(Terms(after, layer, *steps.terms(h, s)))
-        if after != "H" or scheme.structure == "frozen":
+            values.append(Terms(step.kind, step.layer, *steps.terms(h, s)))
+        if step.kind != "H" or scheme.structure == "frozen":
             structures.append(s)
     all_weights = tuple(steps.structure(s) for s in structures) if weights else ()
     return Propagation(steps.features(h), adj.edge_index, all_weights, tuple(values), backend)
 
 
-def _half_steps(
-    steps: Steps, scheme: Scheme, layers: int, last_structure: bool
-) -> Iterator[tuple[int, Literal["H", "S", "joint"], Tensor, Tensor]]:
-    """Yield H and S after the feature steps and after the structure steps of each layer."""
+def _half_steps(steps: Steps, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
+    """Yield H and S after the half-steps that end; after the last only, unless ``record``, if the backend allows."""
+    if isinstance(steps, CpuSteps):
+        yield from steps.half_steps(plan, record)
+        return
     h, s = steps.h, steps.s
-    adaptive = scheme.structure != "frozen"
-    for layer in range(1, layers + 1):
-        update_s = adaptive and (layer < layers or last_structure)
-        if update_s and scheme.update == "joint":
+    for step in plan:
+        if step.kind == "joint":
             h, s = steps.h_step(h, s), steps.s_step(h, s)
-            yield layer, "joint", h, s
-            continue
-        for _ in range(scheme.h_steps):
+        elif step.kind == "H":
             h = steps.h_step(h, s)
-        yield layer, "H", h, s
-        if update_s:
-            for _ in range(scheme.s_steps):
-                s = steps.s_step(h, s)
-            yield layer, "S", h, s
+        else:
+            s = steps.s_step(h, s)
+        if step.ends:
+            yield step, h, s

@@ -47,6 +47,7 @@ class Adjacency:
     trust: Tensor | None = None
     """(E,) the weights that the edges would have if all were present; ``None`` for 1. Used by relaxed models only."""
     _blocks: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    _normalized: dict[tuple[Normalization, torch.dtype], Tensor] = field(default_factory=dict, repr=False, init=False)
 
     @classmethod
     def of(cls, edge_index: Tensor | Adjacency, num_nodes: int, edge_weight: Tensor | None = None) -> Adjacency:
@@ -156,11 +157,19 @@ class Adjacency:
             kind: "sym" or "rw".
             dtype: The dtype of the result.
             weight: (E,) or (E, T), used instead of the edge weights; every row sum must be positive.
+
+        The values for the edge weights themselves are computed once, unless the weights require a gradient.
         """
-        weight = self.weight.to(dtype) if weight is None else weight
+        if weight is not None or self.weight.requires_grad or torch.is_inference_mode_enabled():
+            return self._normalize(kind, self.weight.to(dtype) if weight is None else weight)
+        if (kind, dtype) not in self._normalized:
+            self._normalized[kind, dtype] = self._normalize(kind, self.weight.to(dtype))
+        return self._normalized[kind, dtype]
+
+    def _normalize(self, kind: Normalization, weight: Tensor) -> Tensor:
         if kind == "rw":
             return weight / self.at_row(self.row_sum(weight))
-        root = self.inverse_root_degree(dtype, weight)
+        root = self.inverse_root_degree(weight.dtype, weight)
         return weight * self.at_row(root) * self.at_col(root)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import scipy.sparse as sp
@@ -13,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from asgnn.errors import GraphError
 from asgnn.graphs.checks import check_finite, check_floats, dtype_name
 from asgnn.graphs.csr import csr_matmul
-from asgnn.kernels import load
+from asgnn.kernels import load, on_cpu
 
 # Above this fraction of non-zeros a dense product is faster.
 SPARSE_BELOW = 0.1
@@ -39,6 +40,9 @@ class Rows:
         """Returns this matrix times ``dense`` (T, cols, H) as one product with T·H columns: (T, rows, H)."""
         if dense.is_cuda:
             return self._on_gpu(dense)
+        if (kernels := _kernels(dense)) is not None:
+            product: Tensor = kernels.times(self.crow, self.col, self.value, dense)
+            return product
         trials, cols, width = dense.shape
         out = self @ dense.permute(1, 0, 2).reshape(cols, -1)
         return out.view(-1, trials, width).permute(1, 0, 2)
@@ -47,10 +51,14 @@ class Rows:
         """Like :meth:`times`, but trial t uses only the entries in ``keep[t]``, scaled by ``scale[t]``.
 
         ``keep`` is (T, nnz) bool, ``scale`` (T,). ``order`` (nnz,) maps the entries of this matrix to those of
-        ``keep``. On a CPU one product with the block-diagonal matrix of the kept entries; time O(T nnz + kept · H).
+        ``keep``. Without kernels one product with the block-diagonal matrix of the kept entries; time
+        O(T nnz + kept · H).
         """
         if dense.is_cuda:
             return self._on_gpu(dense, keep, scale, order)
+        if (kernels := _kernels(dense)) is not None:
+            product: Tensor = kernels.times(self.crow, self.col, self.value, dense, keep, scale, order)
+            return product
         keep = keep if order is None else keep[:, order]
         (rows, cols), (trials, _, width) = self.shape, dense.shape
         trial, entry = keep.nonzero(as_tuple=True)
@@ -202,6 +210,11 @@ class Features:
         dense = None if self.dense is None else self.dense.to(device, dtype)
         order = None if self.to_column_order is None else self.to_column_order.to(device)
         return Features(self.num_nodes, self.num_features, dense, rows(self.by_row), rows(self.by_column), order)
+
+
+def _kernels(dense: Tensor) -> ModuleType | None:
+    """The CPU kernels of the products; ``None`` where torch has to record them for a derivative."""
+    return None if torch.is_grad_enabled() and dense.requires_grad else on_cpu("sparse")
 
 
 # x → the row indices of its non-zero entries, and its sparse form

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from asgnn.asmp import ASMPParams, Scheme, propagate
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
@@ -43,6 +44,12 @@ class APPNP(NodeClassifier):
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
         x = h = self.mlp(features, rng)
+        if not x.is_cuda:  # in one operation, if there are kernels for the CPU
+            params, scheme = (
+                ASMPParams(lam=1 / self.alpha - 1),
+                Scheme("paper", structure="frozen", normalization="sym"),
+            )
+            return propagate(x, adj, params, scheme, layers=self.num_layers, weights=False).h
         weight = (1 - self.alpha) * adj.normalized("sym", x.dtype)
         for _ in range(self.num_layers):
             h = adj.matmul(weight, h) + self.alpha * x

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
-from asgnn.models.layers import Dropout, Linear, Rng, check_depth
+from asgnn.models.layers import Dropout, Linear, Rng, check_depth, product
 from asgnn.settings import PerTrial
 
 
@@ -53,5 +53,5 @@ class GCN(NodeClassifier):
         propagate = self.operator(features, adj)
         h = self.first.add_bias(propagate(features.linear(self.first.weights, None, None)))
         for layer in (*self.between, self.last):
-            h = layer.add_bias(propagate(self.dropout(h.relu(), rng) @ layer.weights))
+            h = layer.add_bias(propagate(product(self.dropout.of_relu(h, rng), layer.weights)))
         return h

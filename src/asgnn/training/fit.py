@@ -387,10 +387,16 @@ class _Best:
         if self.stops:
             better &= ~self.stopped
             torch.where(self.stopped, self.last, self.now, out=self.last)
+        if not better.is_cuda and not bool(better.any()):  # a GPU is not asked, because the answer takes longer
+            self._stop()
+            return
         for kept, value in ((self.score, score), (self.loss, loss), (self.epoch, self.now)):
             torch.where(better, value, kept, out=kept)
         for kept, value in zip(self.state, state, strict=True):
             torch.where(better.view(-1, *(1,) * (kept.dim() - 1)), value, kept, out=kept)
+        self._stop()
+
+    def _stop(self) -> None:
         if self.stops:
             self.stopped |= self.now - self.epoch >= self.patience
 

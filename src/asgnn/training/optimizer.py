@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from asgnn.kernels import load
+from asgnn.kernels import load, on_cpu
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -32,13 +32,24 @@ class TrialAdam:
     def step(self, grads: Iterable[Tensor | None]) -> None:
         for power, beta in zip(self.powers, (BETA1, BETA2), strict=True):
             power *= beta
-        correct1, correct2 = (1 - power for power in self.powers)
-        for p, grad, m, v in zip(self.parameters, grads, self.first, self.second, strict=True):
-            if grad is None:
-                continue
-            if p.is_cuda and self.lr.dim():
+        found = [
+            (p, grad, m, v)
+            for p, grad, m, v in zip(self.parameters, grads, self.first, self.second, strict=True)
+            if grad is not None
+        ]
+        if not found:
+            return
+        if self.lr.is_cuda and self.lr.dim():
+            for p, grad, m, v in found:
                 load("adam").step(p, grad, (m, v), self.lr, self.weight_decay, self.powers, (BETA1, BETA2), EPS)
-                continue
+        elif self.lr.dim() and (kernels := on_cpu("adam")) is not None:
+            kernels.steps(found, self.lr, self.weight_decay, self.powers, (BETA1, BETA2), EPS)
+        else:
+            self._step_in_torch(found)
+
+    def _step_in_torch(self, found: Iterable[tuple[Tensor, Tensor, Tensor, Tensor]]) -> None:
+        correct1, correct2 = (1 - power for power in self.powers)
+        for p, grad, m, v in found:
             shape = (-1, *(1,) * (p.dim() - 1)) if self.lr.dim() else ()
             grad = grad + self.weight_decay.view(shape) * p
             m.lerp_(grad, 1 - BETA1)

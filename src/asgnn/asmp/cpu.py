@@ -1,0 +1,362 @@
+"""The CPU backend: all layers as one operation, with the compiled loops of :mod:`asgnn.kernels.cpu.asmp`.
+
+The trials are computed one after the other, or on several threads; a large graph with one trial is divided into ranges
+of nodes. Threads wait without using the processor. The ranges do not depend on the number of threads, so neither do the
+results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asgnn.asmp.edges import EdgeSteps
+from asgnn.asmp.params import ASMPParams, HalfStep, Scheme
+from asgnn.asmp.penalties import MIN_STRENGTH, PENALTIES
+from asgnn.errors import ConfigError
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.kernels import on_cpu
+
+Array = NDArray[Any]
+
+
+def supports(scheme: Scheme) -> bool:
+    """Whether there are kernels for the variant."""
+    of_q = scheme.objective == "degree" and scheme.update == "alternating" and not scheme.unit_norm
+    return scheme.structure == "frozen" or (of_q and scheme.penalty in ("quadratic", "mcp"))
+
+
+class CpuSteps(EdgeSteps):
+    """:class:`~asgnn.asmp.edges.EdgeSteps` with all half-steps in one operation."""
+
+    def __init__(self, x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> None:
+        if on_cpu("asmp") is None:
+            raise ConfigError('backend="cpu" needs Numba; run pip install "asgnn[fast]" or use backend="edges".')
+        self.batch_shape, self.adj, self.scheme = x.shape[:-2], adj, scheme
+        self.penalty = PENALTIES.get(scheme.penalty)
+        self.by_trial = x.reshape(-1, *x.shape[-2:])
+        self.x = self.h = self.by_trial.permute(1, 2, 0)
+        trials = self.by_trial.size(0)
+        values = params.tensors(x, self.batch_shape)
+        # without views that change nothing, which a backward pass of so few numbers would notice
+        self.scalars = torch.stack(
+            [value if value.shape == (trials,) else value.reshape(-1).expand(trials) for value in values]
+        )
+        self.a = adj.weight.to(x.dtype).unsqueeze(1)
+        self.s = self.a.expand(-1, trials)
+        self.fixed = adj.normalized(scheme.normalization, x.dtype) if scheme.structure == "frozen" else self.a[:, 0]
+
+    def half_steps(self, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
+        """Yield H and S after each half-step of ``plan`` that ends; after the last only, unless ``record``."""
+        ends = [step for step in plan if step.ends] if record else plan[-1:]
+        found: tuple[Tensor, ...] = _Run.apply(
+            self.by_trial, self.fixed, self.scalars, self.adj, self.scheme, plan, record
+        )
+        h, s = self.h, self.s
+        for step, value in zip(ends, found, strict=True):
+            if step.kind == "H":
+                h = value.permute(1, 2, 0)
+            else:
+                s = value.t()
+            yield step, h, s
+
+    def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+        self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2 = self.scalars
+        return super().terms(h, s)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The half-steps as passes over the nodes; a structure step and the feature step after it are one pass.
+
+    Attributes:
+        passes: (passes, 7) int64; see the kernels.
+        results: for each result of the run, the pass and what it is.
+    """
+
+    passes: Array
+    results: tuple[tuple[int, Literal["H", "S"]], ...]
+
+
+@lru_cache
+def _plan(plan: tuple[HalfStep, ...], record: bool) -> _Plan:
+    passes: list[list[int]] = []
+    results: list[tuple[int, Literal["H", "S"]]] = []
+    h = z = -1
+    for position, step in enumerate(plan):
+        before = h, z
+        joined = step.kind == "H" and bool(passes) and passes[-1][:2] == [1, 0]
+        if step.kind == "H":
+            h += 1
+        else:
+            z += 1
+        if joined:
+            passes[-1][1], passes[-1][4] = 1, h
+        else:
+            passes.append([step.kind == "S", step.kind == "H", z < 0, before[0], h, before[1], z])
+        if step.ends if record else position == len(plan) - 1:
+            results.append((len(passes) - 1, "H" if step.kind == "H" else "S"))
+    return _Plan(np.array(passes, dtype=np.int64).reshape(-1, 7), tuple(results))
+
+
+class _Work:
+    """What the forward and the backward pass share: kernels, graph, coefficients, H and S after each step.
+
+    Features are (T, steps, N · width) and entries (T, steps, E).
+    """
+
+    def __init__(
+        self, x: Tensor, matrix: Tensor, scalars: Tensor, adj: Adjacency, scheme: Scheme, plan: _Plan, kept: bool
+    ) -> None:
+        kernels, tasks = on_cpu("asmp"), on_cpu("tasks")
+        assert kernels is not None
+        assert tasks is not None
+        self.kernels, self.crew, self.plan, self.dtype = kernels, tasks.Crew, plan, x.dtype
+        self.trials, self.nodes, self.channels = x.shape
+        self.width = np.uintp(-(-self.channels // kernels.WIDTH) * kernels.WIDTH)
+        self.row = self.nodes * int(self.width)
+        self.crow, self.col = adj.crow.numpy().view(np.uint64), adj.blocks(1)[1].numpy()
+        self.matrix, self.entries = matrix.contiguous().numpy(), self.col.size
+        self.ranges = tasks.ranges(self.crow)
+        self.frozen, self.mcp = scheme.structure == "frozen", scheme.penalty == "mcp"
+        self.variant = scheme.structure == "exact", self.mcp, MIN_STRENGTH
+        self.c = self.new(8)
+        kernels.coefficients(scalars.numpy(), *self.variant, self.c)
+        self.x = self.padded(x)
+        # S starts as A, ū of another penalty as 0, and e = ‖h − x‖² as 0 because H starts as X
+        self.no_z = np.zeros_like(self.matrix) if self.mcp else self.matrix
+        self.no_e = np.zeros(self.nodes, self.matrix.dtype)
+        passes = self.passes = plan.passes.copy()
+        if not kept:  # every second step shares its memory
+            passes[:, 3:] = np.where(passes[:, 3:] < 0, -1, passes[:, 3:] % 2)
+        steps_h, steps_s = (int(passes[:, last].max(initial=-1)) + 1 for last in (4, 6))
+        self.h, self.mean = self.new(steps_h, self.row), self.new(steps_h, self.row)
+        self.e, self.degree = self.new(steps_h, self.nodes), self.new(steps_h, self.nodes)
+        self.z = self.new(steps_s, self.entries)
+
+    def new(self, *shape: int) -> Array:
+        found: Array = torch.empty(self.trials, *shape, dtype=self.dtype).numpy()
+        return found
+
+    def zeros(self, *shape: int) -> Array:
+        found: Array = torch.zeros(self.trials, *shape, dtype=self.dtype).numpy()
+        return found
+
+    def padded(self, x: Tensor) -> Array:
+        """(T, N, C) → (T, N · width)."""
+        if self.width == self.channels:
+            return x.contiguous().view(self.trials, -1).numpy()
+        out = torch.zeros(self.trials, self.nodes, int(self.width), dtype=self.dtype)
+        out[..., : self.channels] = x
+        return out.view(self.trials, -1).numpy()
+
+    def cut(self, h: Array) -> Tensor:
+        """(T, N · width) → (T, N, C)."""
+        whole = torch.from_numpy(h).view(self.trials, self.nodes, int(self.width))
+        return whole[..., : self.channels].contiguous()
+
+    def state(self, trial: int) -> tuple[Any, ...]:
+        """The arguments of the kernels of an adaptive structure."""
+        return (
+            self.passes, self.crow, self.col, self.matrix, self.x[trial], self.no_z, self.no_e, self.h[trial],
+            self.e[trial], self.z[trial], self.mean[trial], self.degree[trial], self.c[trial], self.width,
+        )  # fmt: skip
+
+    def run(
+        self,
+        stages: int,
+        kernel: Callable[[int, int, int, int, int, int], None],
+        before: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Call ``kernel(trial, part, begin, end, first, last)`` for all trials, stages and ranges of nodes.
+
+        A stage ends on all ranges before the next begins. Trials or, of a single one, ranges are computed on several
+        threads. ``before(trial, stage)`` is called before each stage.
+        """
+        parts = list(enumerate(self.ranges))
+        with self.crew(max(self.trials, len(parts)), self.trials * self.entries * int(self.width)) as crew:
+
+            def run(trial: int) -> None:
+                if before is None and len(parts) == 1:
+                    kernel(trial, 0, 0, stages, *parts[0][1])
+                    return
+                for stage in range(stages):
+                    if before is not None:
+                        before(trial, stage)
+                    calls = [(trial, part, stage, stage + 1, *nodes) for part, nodes in parts]
+                    if self.trials == 1:
+                        crew.map(kernel, calls)
+                    else:
+                        for call in calls:
+                            kernel(*call)
+
+            crew.map(run, [(trial,) for trial in range(self.trials)])
+
+    def forward(self) -> None:
+        kernels, stages = self.kernels, len(self.passes)
+        if self.frozen:
+
+            def kernel(trial: int, part: int, *stage: int) -> None:
+                kernels.frozen_forward(
+                    *stage, self.crow, self.col, self.matrix, self.x[trial], self.h[trial], self.mean[trial],
+                    self.c[trial], self.width,
+                )  # fmt: skip
+
+        else:
+            forward, _ = kernels.passes_of(self.mcp, self.channels <= kernels.WIDTH)
+
+            def kernel(trial: int, part: int, *stage: int) -> None:
+                forward(*stage, *self.state(trial))
+
+        self.run(stages, kernel)
+
+    def structure(self, number: int) -> Tensor:
+        """S after the pass ``number``, (T, E)."""
+        out = self.new(self.entries)
+        for trial in range(self.trials):
+            z = self.z[trial, self.passes[number, 6]]
+            self.kernels.weights(
+                0, self.nodes, self.crow, self.col, self.matrix, z, self.c[trial, 3:], self.mcp, out[trial]
+            )
+        return torch.from_numpy(out)
+
+
+class _Run(torch.autograd.Function):
+    """All half-steps of a plan; returns H and S after those that are results, (T, N, C) and (T, E).
+
+    The derivative of a derivative is computed by :class:`~asgnn.asmp.edges.EdgeSteps`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        matrix: Tensor,
+        scalars: Tensor,
+        adj: Adjacency,
+        scheme: Scheme,
+        half_steps: tuple[HalfStep, ...],
+        record: bool,
+    ) -> tuple[Tensor, ...]:
+        plan = _plan(half_steps, record)
+        # the loop over the steps of a frozen structure counts on all of them
+        kept = record or scheme.structure == "frozen" or any(ctx.needs_input_grad)
+        work = _Work(x, matrix, scalars, adj, scheme, plan, kept)
+        work.forward()
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(x, matrix, scalars)
+            ctx.work, ctx.adj, ctx.scheme, ctx.half_steps, ctx.record = work, adj, scheme, half_steps, record
+        return tuple(
+            work.cut(work.h[:, work.passes[number, 4]]) if kind == "H" else work.structure(number)
+            for number, kind in plan.results
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # a derivative of this derivative is wanted
+            return (*_by_edges(ctx, grads), None, None, None, None)
+        work, scalars = ctx.work, ctx.saved_tensors[2]
+        results = work.plan.results
+        parts = np.zeros((work.trials, len(work.ranges), 8))
+        to_x = work.zeros(work.row)
+        to_matrix = work.zeros(work.entries if ctx.needs_input_grad[1] else 0)
+        added = {
+            key: work.padded(grad) if key[1] == "H" else (grad + grad[:, ctx.adj.reverse]).numpy()
+            for key, grad in zip(results, grads, strict=True)
+        }
+        back = _frozen_back if work.frozen else _adaptive_back
+        back(work, ctx.adj, added, to_x, to_matrix, parts)
+        to_scalars = None
+        if ctx.needs_input_grad[2]:
+            sums = parts.sum(1)
+            sums[:, 3:] /= 2
+            to_scalars = torch.empty_like(scalars)
+            work.kernels.coefficients_back(scalars.numpy(), *work.variant, sums, to_scalars.numpy())
+        by_matrix = torch.from_numpy(to_matrix).sum(0) if ctx.needs_input_grad[1] else None
+        return work.cut(to_x), by_matrix, to_scalars, None, None, None, None
+
+
+Added = dict[tuple[int, str], Array]
+"""The gradients of the results; those of S_ij and S_ji are added up."""
+
+
+def _adaptive_back(work: _Work, adj: Adjacency, added: Added, to_x: Array, to_matrix: Array, parts: Array) -> None:
+    """Write the gradients in X and A and the sums for those in the coefficients; the kernels count entries twice."""
+    stages, entries = 2 * len(work.passes), work.entries
+    _, backward = work.kernels.passes_of(work.mcp, work.channels <= work.kernels.WIDTH)
+    last = len(work.passes) - 1, "H"
+    # without recorded steps the gradient of the last H is the only one
+    grad = added[last] if added.keys() == {last} else work.zeros(work.row)
+    to_s = work.zeros(entries)
+    to_z = work.zeros(entries) if work.mcp else to_s
+    by_degree, along_mean = work.new(work.row), work.new(work.nodes)
+
+    def kernel(trial: int, part: int, *stage: int) -> None:
+        backward(
+            *stage, *work.state(trial), by_degree[trial], along_mean[trial], grad[trial], to_s[trial], to_z[trial],
+            to_x[trial], to_matrix[trial], parts[trial, part],
+        )  # fmt: skip
+
+    def before(trial: int, stage: int) -> None:
+        number = len(work.passes) - 1 - stage // 2
+        if stage % 2 == 0:
+            for key, total in (((number, "H"), grad), ((number, "S"), to_s)):
+                if key in added:
+                    total[trial] += added[key][trial]
+
+    work.run(stages, kernel, None if added.keys() == {last} else before)
+    to_x += grad  # H starts as X
+    if to_matrix.size:
+        to_matrix += to_s
+        to_matrix /= 2
+
+
+def _frozen_back(work: _Work, adj: Adjacency, added: Added, to_x: Array, to_matrix: Array, parts: Array) -> None:
+    stages = len(work.passes)
+    transposed = work.matrix[adj.reverse.numpy()]
+    grads = work.zeros(2, work.row)
+
+    def kernel(trial: int, part: int, *stage: int) -> None:
+        work.kernels.frozen_backward(
+            *stage, work.crow, work.col, transposed, work.x[trial], work.h[trial], work.mean[trial], work.c[trial],
+            work.width, grads[trial], to_x[trial], to_matrix[trial], parts[trial, part],
+        )  # fmt: skip
+
+    def before(trial: int, stage: int) -> None:
+        key = stages - 1 - stage, "H"
+        if key in added:
+            grads[trial, stage % 2] += added[key][trial]
+
+    if len(added) == 1:
+        grads[:, 0] = added[stages - 1, "H"]
+    work.run(stages, kernel, before if len(added) > 1 else None)
+    to_x += grads[:, stages % 2]
+
+
+def _by_edges(ctx: Any, grads: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """The derivative in the three tensors as a function that can be differentiated again."""
+    # views, because one of the tensors may have been computed from another
+    x, matrix, scalars = inputs = [tensor.view_as(tensor) for tensor in ctx.saved_tensors]
+    frozen = ctx.scheme.structure == "frozen"
+    adj = ctx.adj if frozen else replace(ctx.adj, weight=matrix)
+    steps = EdgeSteps(x, adj, ASMPParams(*scalars), ctx.scheme)
+    if frozen:
+        steps.fixed = matrix
+    h, s, results = steps.h, steps.s, []
+    for position, step in enumerate(ctx.half_steps):
+        if step.kind == "H":
+            h = steps.h_step(h, s)
+        else:
+            s = steps.s_step(h, s)
+        if step.ends if ctx.record else position == len(ctx.half_steps) - 1:
+            results.append(h.permute(2, 0, 1) if step.kind == "H" else s.t())
+    needed = [tensor for tensor, needs in zip(inputs, ctx.needs_input_grad, strict=False) if needs]
+    found = iter(torch.autograd.grad(results, needed, grads, create_graph=True, allow_unused=True))
+    return tuple(next(found) if needs else None for needs in ctx.needs_input_grad[:3])
