@@ -94,19 +94,20 @@ def main() -> None:
     ]
     with multiprocessing.get_context("spawn").Pool(chosen.workers) as pool:
         found = pool.map(measure, jobs, chunksize=1)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for variant, settings in VARIANTS.items():
         mine = [one for one in found if one["variant"] == variant]
         attacked = [fmean(one["attacked"][i] for one in mine) for i in range(len(BUDGETS))]
-        row = {"variant": variant, "settings": settings, "clean": round(fmean(one["clean"] for one in mine), 2)}
-        rows.append(row | {"attacked": [round(value, 2) for value in attacked], "mean": round(fmean(attacked), 2)})
+        row: dict[str, Any] = {"variant": variant, "settings": settings}
+        row["clean"] = round(fmean(one["clean"] for one in mine), 2)
+        row |= {"attacked": [round(value, 2) for value in attacked], "mean": round(fmean(attacked), 2)}
+        rows.append(row)
     least = next(row["clean"] for row in rows if row["variant"] == DEFAULT) - LOSS
     best = max((row for row in rows if row["clean"] >= least), key=lambda row: row["mean"])
     record = {**origin("python scripts/choose_robust.py", chosen.device), "budgets": BUDGETS, "splits": chosen.splits}
     record |= {"graphs": chosen.graphs.split(","), "chosen": best["variant"], "rows": rows}
     chosen.output.write_text(json.dumps(record, indent=1) + "\n")
-    for row in rows:
-        print(f"{row['variant']:50} {row['clean']:6.1f}", *(f"{value:6.1f}" for value in row["attacked"]))
+        print(f"{variant:50} {row['clean']:6.1f}", *(f"{value:6.1f}" for value in attacked))
     print("chosen:", best["variant"])
 
 

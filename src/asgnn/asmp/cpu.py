@@ -51,13 +51,13 @@ class CpuSteps(EdgeSteps):
         )
         self.a = adj.weight.to(x.dtype).unsqueeze(1)
         self.s = self.a.expand(-1, trials)
-        self.fixed = adj.normalized(scheme.normalization, x.dtype) if scheme.structure == "frozen" else self.a[:, 0]
+        self.matrix = adj.normalized(scheme.normalization, x.dtype) if scheme.structure == "frozen" else self.a[:, 0]
 
     def half_steps(self, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
         """Yield H and S after each half-step of ``plan`` that ends; after the last only, unless ``record``."""
         ends = [step for step in plan if step.ends] if record else plan[-1:]
         found: tuple[Tensor, ...] = _Run.apply(
-            self.by_trial, self.fixed, self.scalars, self.adj, self.scheme, plan, record
+            self.by_trial, self.matrix, self.scalars, self.adj, self.scheme, plan, record
         )
         h, s = self.h, self.s
         for step, value in zip(ends, found, strict=True):
@@ -348,7 +348,7 @@ def _by_edges(ctx: Any, grads: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     adj = ctx.adj if frozen else replace(ctx.adj, weight=matrix)
     steps = EdgeSteps(x, adj, ASMPParams(*scalars), ctx.scheme)
     if frozen:
-        steps.fixed = matrix
+        steps.fixed = lambda h: adj.matmul(matrix, h.flatten(1)).view_as(h)
     h, s, results = steps.h, steps.s, []
     for position, step in enumerate(ctx.half_steps):
         if step.kind == "H":

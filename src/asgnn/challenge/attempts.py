@@ -72,7 +72,7 @@ class Way:
 
 
 # Most of the strength of PR-BCD comes from its local search, so a quick run has few steps before it.
-QUICK = {"steps": 60, "fine_tune": 15, "repair": 20}
+QUICK: dict[str, Any] = {"steps": 60, "fine_tune": 15, "repair": 20}
 
 
 def unnoticed(
