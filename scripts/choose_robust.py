@@ -102,12 +102,12 @@ def main() -> None:
         row["clean"] = round(fmean(one["clean"] for one in mine), 2)
         row |= {"attacked": [round(value, 2) for value in attacked], "mean": round(fmean(attacked), 2)}
         rows.append(row)
+        print(f"{variant:50} {row['clean']:6.1f}", *(f"{value:6.1f}" for value in attacked))
     least = next(row["clean"] for row in rows if row["variant"] == DEFAULT) - LOSS
     best = max((row for row in rows if row["clean"] >= least), key=lambda row: row["mean"])
     record = {**origin("python scripts/choose_robust.py", chosen.device), "budgets": BUDGETS, "splits": chosen.splits}
     record |= {"graphs": chosen.graphs.split(","), "chosen": best["variant"], "rows": rows}
     chosen.output.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"{variant:50} {row['clean']:6.1f}", *(f"{value:6.1f}" for value in attacked))
     print("chosen:", best["variant"])
 
 
