@@ -321,20 +321,16 @@ def with_graphs() -> Results:
     """Three graphs: far below on one, all well on another, an incomplete one judged by the ROC-AUC."""
     results = Results(gcn=OURS["gcn"])
     rows: dict[str, dict[str, float]] = {
-        "actor": {"asgnn-tune": 30.0, "asgnn-portfolio": 28.0, "mlp": 35.0, "gcn-default": 29.0},
-        "cornell": {
-            "asgnn-tune": 79.2,
-            "asgnn-features": 78.0,
-            "asgnn-portfolio": 79.0,
-            "mlp": 80.0,
-            "gcn-default": 50.0,
-        },
-        "tolokers": {"asgnn-tune": 84.0, "rung-tuned": 83.0},
+        "actor": {"asgnn-features": 30.0, "asgnn-portfolio": 28.0, "mlp": 35.0, "gcn-default": 29.0},
+        "cornell": {"asgnn-features": 79.2, "asgnn-portfolio": 79.0, "mlp": 80.0, "gcn-default": 50.0},
+        "tolokers": {"asgnn-features": 84.0, "rung-tuned": 83.0},
     }
     for graph, figures in rows.items():
         for row, value in figures.items():
             place = {"table": "generality", "rate": 0.0, "row": row, "dataset": graph}
-            results.add([value - 1, value + 1], **place, settings={"lr": value})
+            # on actor, validation prefers the portfolio to the search
+            lucky = {"val": 99.0} if (graph, row) == ("actor", "asgnn-portfolio") else {}
+            results.add([value - 1, value + 1], **place, settings={"lr": value}, figures=lambda _, lucky=lucky: lucky)
     return results
 
 
@@ -355,8 +351,8 @@ def test_other_graphs_are_one_table() -> None:
     assert report.findings[-3:] == (
         "Other graphs, full search: ASGNN is at most 1 point below the best other model on 2 of 3 graphs; "
         "not on actor (−5.0).",
-        "Other graphs, full search without the portfolio: ASGNN is at most 1 point below the best other model on 0 of "
-        "1 graphs; not on cornell (−2.0).",
+        "Other graphs, full search or portfolio, whichever is better on validation: ASGNN is at most 1 point below the "
+        "best other model on 2 of 3 graphs; not on actor (−7.0).",
         "Other graphs, portfolio: ASGNN is at or above GCN with its default settings on 1 of 2 graphs; "
         "not on actor (−1.0).",
     )

@@ -22,7 +22,6 @@ from asgnn.experiments.store import Store
 from asgnn.experiments.values import ENSEMBLE, Attack, Case, Outcome, SplitName, Training, as_settings, parse_case
 from asgnn.graphs import find_dataset
 from asgnn.training.evaluate import auc
-from asgnn.training.tune import PORTFOLIO
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -38,8 +37,8 @@ def candidates(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     """Fake candidates: kinds in turn, with few different numbers. Lists what was asked for."""
     asked: list[tuple[str, object]] = []
 
-    def tuned(model: str, budget: int | str, portfolio: bool) -> tuple[Any, ...]:
-        asked.append((model, "portfolio" if portfolio else budget))
+    def tuned(model: str, budget: int | str) -> tuple[Any, ...]:
+        asked.append((model, budget))
         count = 3 if budget == "portfolio" else int(budget)
         return tuple(as_settings({**KINDS[i % len(KINDS)], "lr": 0.01 * (1 + i // 2)}) for i in range(count))
 
@@ -137,17 +136,10 @@ def test_all_pairs_of_variants_occur(count: int) -> None:
 def test_without_restrictions_the_candidates_are_those_of_tune(candidates: list[tuple[str, object]]) -> None:
     assert len(tuned_row().candidates("tune", "cora")) == BUDGET
     assert tuned_row(search="portfolio").candidates("portfolio", "cora") == list(
-        spec_module.tuned("asgnn", "portfolio", True)
+        spec_module.tuned("asgnn", "portfolio")
     )
     assert candidates[:2] == [("asgnn", BUDGET), ("asgnn", "portfolio")]
     assert tuned_row().candidates("none", "cora") == [()]
-
-
-def test_a_row_can_start_with_the_portfolio() -> None:
-    found = tuned_row(portfolio=True).candidates("tune", "cora")
-    assert len(found) == BUDGET
-    assert found[: len(PORTFOLIO)] == [as_settings(one) for one in PORTFOLIO]
-    assert found != tuned_row().candidates("tune", "cora")
 
 
 def test_what_is_set_for_a_dataset_is_in_every_candidate() -> None:

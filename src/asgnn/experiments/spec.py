@@ -52,11 +52,14 @@ def search_rank(search: str) -> tuple[int, int]:
 
 
 @cache
-def tuned(model: str, budget: Budget, portfolio: bool) -> tuple[Settings, ...]:
-    """The settings that :func:`asgnn.training.tune.candidates` gives for a budget, in its order."""
+def tuned(model: str, budget: Budget) -> tuple[Settings, ...]:
+    """The settings that :func:`asgnn.training.tune.candidates` gives for a budget, in its order.
+
+    Only the search "portfolio" has the portfolio: tuned rows try as many settings, and none has a head start.
+    """
     from asgnn.training.tune import candidates  # here, because most commands do not need it
 
-    found = candidates(model, budget=budget, seed=SEED, portfolio=portfolio)
+    found = candidates(model, budget=budget, seed=SEED, portfolio=budget == "portfolio")
     return tuple(as_settings(one) for one in found)
 
 
@@ -74,8 +77,6 @@ class Row:
         search: where candidates come from: "grid" (``grids``), "tune" or "portfolio" (:func:`tuned`), or "none".
         without: of the tuned candidates, settings whose names start with one of these are taken away.
         needs: tuned candidates that do not give all of these settings a value above 0 are passed over.
-        portfolio: whether the tuned candidates start with the portfolio, as those of ``tune`` do. Without it no row has
-            settings that were chosen on other graphs.
         variants: settings that the tuned candidates get in turn.
         against: the names of rows that this one is compared with, seed by seed, besides its twin.
         group: the part of a long table in which a report shows the row; "" in a table without parts.
@@ -92,7 +93,6 @@ class Row:
     search: str = "grid"
     without: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    portfolio: bool = False
     variants: tuple[Settings, ...] = ()
     against: tuple[str, ...] = ()
     group: str = ""
@@ -125,9 +125,9 @@ class Row:
         A row that takes settings away has to ask for more: candidates that differ in these alone become equal.
         """
         if budget == "portfolio":
-            return self._restricted(tuned(self.model, budget, True), own)
+            return self._restricted(tuned(self.model, budget), own)
         for times in (1, 2, 4, 8, 16, 32):
-            found = self._restricted(tuned(self.model, times * budget, self.portfolio), own)
+            found = self._restricted(tuned(self.model, times * budget), own)
             if len(found) >= budget:
                 break
         return found[:budget]
@@ -290,7 +290,6 @@ def _row(
         search=search,
         without=tuple(row.get("without", ())),
         needs=tuple(row.get("needs", ())),
-        portfolio=row.get("portfolio", False),
         variants=tuple(map(as_settings, models["variants"][row["variants"]] if "variants" in row else ())),
         against=tuple(row.get("against", ())),
         group=row.get("group", ""),
