@@ -71,7 +71,9 @@ np.savez(sys.argv[3], p=clf.predict_proba(data), spread=clf.spread(data), predic
 def test_another_process_predicts_the_same_bits(tmp_path: Path) -> None:
     """With a witness and a prior, which are part of the model."""
     names = np.array(["a", "b", "c"])[DATA.y.numpy()]
-    clf = fit("asgnn", names, witness_floor=0.1, witness_models=1, prior_neighbors=3, prior_weight=0.2)
+    clf = fit(
+        "asgnn", names, witness_floor=0.1, witness_models=1, witness_voice=0.3, witness_tolerance=0.1, prior_neighbors=3
+    )
     assert clf.ensemble_.members[0].testimony.model is not None
     clf.save(tmp_path / "model")
     np.savez(tmp_path / "graph.npz", x=NEW.x.numpy(), edge_index=NEW.edge_index.numpy())

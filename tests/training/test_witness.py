@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from asgnn.graphs import undirected
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models import ASGNN, GCN
-from asgnn.models.witness import Witness
+from asgnn.models.witness import Witness, disagreement
 from asgnn.training import TrainConfig, Trial, fit, fit_many, predict, recipe
 from asgnn.training import witness as module
 from tests.training.problem import CLASSES, NODES, WORDS, graph, split_of
@@ -155,3 +156,60 @@ def test_wrong_settings(wrong: dict[str, float]) -> None:
         Witness(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="witness must be a Witness"):
         ASGNN(3, 4, 2, witness=0.2)
+
+
+def speaking(**settings: float) -> ASGNN:
+    data = graph()
+    model = ASGNN(WORDS, 8, CLASSES, witness=Witness(0.2, neighbors=5, models=2, **settings)).double()
+    fit(model, data, SHORT, split=split_of(0))
+    return model
+
+
+def test_what_it_says_is_added_in_evaluation_mode() -> None:
+    data = graph()
+    model = speaking(voice=0.5)
+    features, adj = Features.of(data.x), Adjacency.of(data.edge_index, NODES)
+    p = model.testimony.probabilities(features, adj)
+    alone = model.logits(features, model.informed(features, adj), None)[0]
+    torch.testing.assert_close(model(data.x, data.edge_index), alone.log_softmax(1) + 0.5 * p.log())
+    model.train()
+    torch.testing.assert_close(model.joined(alone, features, adj), alone)
+
+
+def test_trust_is_lost_where_the_disagreement_grows() -> None:
+    data = graph()
+    model = speaking(voice=0.5, tolerance=0.1)
+    features = Features.of(data.x)
+    clean = Adjacency.of(data.edge_index, NODES)
+    p = model.testimony.probabilities(features, clean)
+    kept = ~clean.loops
+    by_hand = (1 - (p[clean.row] * p[clean.col]).sum(1).sqrt())[kept].sum()
+    assert model.expected == pytest.approx(float(by_hand), rel=1e-6)
+    assert float(disagreement(p, clean)) == pytest.approx(model.expected)
+    answers = {}
+    for share in (0.0, 1.0, 2.0, 20.0):  # of the tolerance: all edges grow together
+        scaled = replace(clean, weight=torch.where(clean.loops, 1.0, 1 + 0.1 * share))
+        answers[share] = model.joined(torch.zeros(NODES, CLASSES, dtype=torch.float64), features, scaled)
+    said = p.log()
+    for share, answer in answers.items():
+        theta = torch.sigmoid(torch.tensor(6.0 * (1 - share), dtype=torch.float64))
+        uniform = torch.full_like(said, 1 / CLASSES).log()
+        torch.testing.assert_close(answer, theta * (uniform + 0.5 * said) + (1 - theta) * 1.5 * said, atol=1e-5, rtol=0)
+    assert torch.equal(answers[20.0].argmax(1), p.argmax(1))
+
+
+def test_trust_never_changes_training() -> None:
+    """On the training graph the disagreement is the expected one, so the share of the edges is 1 but for 0.25 %."""
+    data = graph()
+    torch.manual_seed(0)
+    plain = speaking()
+    torch.manual_seed(0)
+    guarded = speaking(tolerance=0.1)
+    assert plain.testimony is guarded.testimony  # one witness serves both
+    assert plain.expected == 0
+    torch.testing.assert_close(predict(plain, data), predict(guarded, data))
+
+
+def test_own_weights_are_refused_with_trust_that_can_be_lost() -> None:
+    assert asgnn().own_weights
+    assert not ASGNN(WORDS, 8, CLASSES, witness=Witness(tolerance=0.1)).own_weights

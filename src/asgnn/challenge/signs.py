@@ -78,11 +78,12 @@ def probe(
         if bool(relaxed.any()) and not torch.allclose(relaxed, block_gradient(problem, keys, at), atol=0):
             through.append("relaxed")
             break
+    # a model that has lost its trust in these edges has no gradient here, but its twins have
+    through += [] if trusting_twin(model) is None else ["trust"]
     if not bool(gradient.any()):
         return Probe(tuple(through), None, guessing)
     through += ["gradient"] + ([] if isinstance(model, OnLearnedGraph) else ["training"])
     through += [] if frozen_twin(model) is None else ["twin"]
-    through += [] if trusting_twin(model) is None else ["trust"]
     signs = torch.randint(2, (DIRECTIONS, keys.numel()), generator=rng).to(s) * 2 - 1
     expected = signs @ gradient
     measured = torch.stack([_difference(problem, keys, s, sign) for sign in signs])
