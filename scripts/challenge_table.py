@@ -4,6 +4,7 @@
         --budgets 0.05,0.1,0.15 --kinds evasion,poisoning --device cuda --workers 12 --store challenge.sqlite
     python scripts/challenge_table.py table --store challenge.sqlite --models gcn,asgnn     # prints what the store has
     python scripts/challenge_table.py record --store challenge.sqlite --models gcn,asgnn    # adds to the record
+    python scripts/challenge_table.py page                                         # updates tables of docs/challenge.md
 
 The record is docs/records/challenge.json, which the report shows. The script needs no package of the command line;
 `asgnn challenge` does the same with one.
@@ -16,8 +17,10 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from pages import fill
 
 from asgnn.errors import AsgnnError
 from asgnn.experiments.challenge import (
@@ -35,7 +38,8 @@ from asgnn.experiments.challenge import (
 from asgnn.experiments.machine import origin
 from asgnn.experiments.store import Store
 
-RECORD = Path(__file__).parents[1] / "docs" / "records" / "challenge.json"
+DOCS = Path(__file__).parents[1] / "docs"
+RECORD, PAGE = DOCS / "records" / "challenge.json", DOCS / "challenge.md"
 
 
 def jobs(chosen: argparse.Namespace) -> list[Job]:
@@ -78,9 +82,30 @@ def record(asked: Sequence[Job], path: Path) -> None:
     RECORD.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
+def tables() -> dict[str, list[str]]:
+    """The tables of the page, by name: test accuracy that is left, controls last."""
+    rows = json.loads(RECORD.read_text())["rows"]
+    found = {}
+    for kind, graph in dict.fromkeys((row["kind"], row["graph"]) for row in rows):
+        group = [row for row in rows if (row["kind"], row["graph"]) == (kind, graph)]
+        budgets = sorted({row["budget"] for row in group})
+        head = ["model", *("clean" if not budget else f"{budget:.0%}" for budget in budgets), "splits"]
+        lines = [f"| {' | '.join(head)} |", f"|:--|{'--:|' * (len(head) - 1)}"]
+        for model in sorted(dict.fromkeys(row["model"] for row in group), key=lambda name: _is_control(group, name)):
+            cells = {row["budget"]: row for row in group if row["model"] == model}
+            shown = [f"{cells[budget]['accuracy']:.1f}" if budget in cells else "–" for budget in budgets]
+            lines.append(f"| {model} | {' | '.join(shown)} | {next(iter(cells.values()))['splits']} |")
+        found[f"{kind}, {graph}"] = lines
+    return found
+
+
+def _is_control(rows: Sequence[dict[str, Any]], model: str) -> bool:
+    return any(row["control"] for row in rows if row["model"] == model)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["run", "table", "record"])
+    parser.add_argument("what", choices=["run", "table", "record", "page"])
     parser.add_argument("--models", default="gcn,asgnn", help="separated by commas; settings as asgnn+lam=1+gamma=2")
     parser.add_argument("--dataset", default="cora")
     parser.add_argument("--splits", default="stratified:0..4")
@@ -93,6 +118,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
     chosen = parser.parse_args()
+    if chosen.what == "page":
+        fill(PAGE, tables())
+        return
     try:
         asked = jobs(chosen)
         if chosen.what == "run":
