@@ -51,7 +51,9 @@ class CpuSteps(EdgeSteps):
         )
         self.a = adj.weight.to(x.dtype).unsqueeze(1)
         self.s = self.a.expand(-1, trials)
-        self.matrix = adj.normalized(scheme.normalization, x.dtype) if scheme.structure == "frozen" else self.a[:, 0]
+        self.matrix = self.a[:, 0]
+        if scheme.structure == "frozen":
+            self.matrix, self.fixed = adj.normalized(scheme.normalization, x.dtype), self._frozen()
 
     def half_steps(self, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
         """Yield H and S after each half-step of ``plan`` that ends; after the last only, unless ``record``."""
