@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from pages import fill
 
 from asgnn.errors import AsgnnError
 from asgnn.experiments.challenge import (
     CONTROLS,
+    SERIES,
     Job,
     Subject,
     headings,
@@ -35,8 +35,8 @@ from asgnn.experiments.challenge import (
     standing,
     table_rows,
 )
-from asgnn.experiments.machine import origin
 from asgnn.experiments.store import Store
+from asgnn.version import __version__
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORD, PAGE = DOCS / "records" / "challenge.json", DOCS / "challenge.md"
@@ -75,10 +75,13 @@ def record(asked: Sequence[Job], path: Path) -> None:
     """Write what the store has into the record; rows of other graphs, kinds and models stay."""
     with Store.open(path, create=False) as store:
         rows = record_rows(standing(store, asked))
+        made = [one.content["machine"] for job in asked for one in store.series_of(job.key, SERIES)]
+    for row in rows:
+        row["machines"] = sorted(set(made))
     new = {(row["graph"], row["kind"], row["model"]) for row in rows}
     kept = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
     rows = [row for row in kept if (row["graph"], row["kind"], row["model"]) not in new] + rows
-    about = origin("python scripts/challenge_table.py record", "cuda" if torch.cuda.is_available() else "cpu")
+    about = {"command": "python scripts/challenge_table.py record", "version": __version__}
     RECORD.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 

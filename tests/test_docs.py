@@ -24,6 +24,7 @@ from asgnn.__main__ import main
 from asgnn.asmp import BACKENDS, ASMPParams, asmp, lipschitz_h, max_eta
 from asgnn.experiments.report import write_report
 from asgnn.experiments.report.data import UNEXPLAINED, collect
+from asgnn.experiments.spec import read_toml
 from asgnn.experiments.store import Store
 from asgnn.graphs import DATASETS, Gaussian, named_graph, planted_graph, prepare
 from asgnn.training import RECIPES
@@ -506,6 +507,31 @@ def test_tables_of_the_certificates_are_those_of_the_record(monkeypatch: pytest.
         rows = [row for row in record["rows"] if row["dataset"] == name and row["chosen_for"] == [20]]
         for radius, theirs in published.items():  # one row is above the published certificate at every radius
             assert max(100 * row["test"]["certified"][at[radius]] for row in rows) > theirs
+
+
+def test_tables_of_the_challenges_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what README and page say of them; by evasion our attacks are as strong as the published ones."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    script = importlib.import_module("challenge_table")
+    page, readme = (ROOT / "docs" / "challenge.md").read_text(), (ROOT / "README.md").read_text()
+    for name, lines in script.tables().items():
+        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+    rows = json.loads(script.RECORD.read_text())["rows"]
+    evasion = [row for row in rows if (row["graph"], row["kind"]) == ("cora", "evasion")]
+    left = {(row["model"], row["budget"]): row["accuracy"] for row in evasion}
+    random = {row["model"]: row["random"] for row in evasion if "random" in row}
+    (sentence,) = re.findall(r"\*\*Attackers who know the model\.\*\*.*?\n\n", readme, flags=re.DOTALL)
+    shown = [float(value) for value in re.findall(r"\d+\.\d", sentence)]
+    models = ("gcn", "rung", "asgnn", "asgnn-robust")
+    expected = [left[model, budget] for model in models for budget in (0.05, 0.1, 0.4)] + [left["asgnn-robust", 0.0]]
+    assert shown == pytest.approx(expected, abs=0.051)
+    for text in (page, readme):
+        assert f"{random['asgnn-robust']:.1f} %" in text
+        assert f"{random['gcn']:.1f} %" in text
+    published = read_toml("published")["challenge"]["evasion"]["cora"]
+    for model, name in {"gcn": "GCN", "gcn-jaccard": "GCN-Jaccard", "gnnguard": "GNNGuard"}.items():
+        for budget, theirs in zip((0.05, 0.1, 0.15), published[f"{name}, Mujkanovic et al."][1:4], strict=True):
+            assert left[model, budget] <= theirs + 1.5
 
 
 def test_our_attacks_are_as_strong_as_the_published_ones() -> None:
