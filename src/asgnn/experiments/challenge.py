@@ -44,6 +44,7 @@ from asgnn.errors import AsgnnError, ConfigError, DataUnavailable
 from asgnn.experiments.executors import MAX_WORKERS, begin_worker
 from asgnn.experiments.machine import machine
 from asgnn.experiments.measure import find_split
+from asgnn.experiments.records import REMEMBERS
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import (
     Attack,
@@ -97,7 +98,7 @@ CONTROLS: dict[str, Subject] = {
     "without the given edges": Subject(
         "asgnn", as_settings({"prior_edges": 0.0, "prior_neighbors": 15, "prior_weight": 1.0})
     ),
-    "remembers the clean graph": Subject("asgnn.challenge.controls:Memoriser", as_settings({"hidden_channels": 16})),
+    REMEMBERS: Subject("asgnn.challenge.controls:Memoriser", as_settings({"hidden_channels": 16})),
 }
 EDGE_FREE = (CONTROLS["MLP"], CONTROLS["without the given edges"])
 

@@ -18,6 +18,7 @@ from asgnn.experiments.values import Series, regular_file
 
 NO_TRAINING = ""  # the training of a series that belongs to none
 GRAPH = "graph"  # the column of the names in "graphs"
+REMEMBERS = "remembers the clean graph"  # the control of challenges that evasion cannot touch, and which is no floor
 
 Rows = tuple[dict[str, Any], ...]
 

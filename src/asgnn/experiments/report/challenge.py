@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asgnn.experiments.records import Rows
+from asgnn.experiments.records import REMEMBERS, Rows
 from asgnn.experiments.spec import read_toml
 
 CONTROL = "control"  # the role of a model that is no defence
@@ -95,5 +95,8 @@ def _findings(tables: Sequence[EnvelopeTable]) -> Iterator[str]:
 
 
 def _best(table: EnvelopeTable, role: str) -> Any:
-    lines = [one for one in table.lines if one.role == role and one.figures[-1] is not None]
+    """The line of a role that keeps most; what remembers the clean graph is no floor and does not count."""
+    lines = [
+        one for one in table.lines if one.role == role and one.figures[-1] is not None and one.model != REMEMBERS
+    ]
     return max(lines, key=lambda one: one.figures[-1] or 0.0, default=None)
