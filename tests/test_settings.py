@@ -23,7 +23,7 @@ OTHER: dict[str, Any] = {
     "norm": "l1", "mu1": 2.0, "mu2": 0.2, "eta1": 0.05, "eta2": 0.01, "objective": "paper", "support": "dense",
     "structure": "exact", "update": "joint", "normalization": "rw", "h_steps": 2, "s_steps": 2, "unit_norm": True,
     "constraint": "positive", "backend": "edges", "beta": 0.5, "structure_lr": 0.02, "inner_steps": 1,
-    "symmetric": False, "squared": True, "method": "exact", "learn": ("lam",), "hops": 1, "penalty": "cauchy",
+    "symmetric": False, "squared": True, "method": "exact", "learn": ("lam",), "hops": 1, "penalty": "mcp",
     "prior_threshold": 0.4, "prior_neighbors": 2, "prior_weight": 0.7, "prior_metric": "cosine", "prior_edges": 0.5,
     "witness_floor": 0.5, "witness_neighbors": 3, "witness_models": 2, "witness_seed": 1,
     "witness_voice": 0.5, "witness_tolerance": 0.2,

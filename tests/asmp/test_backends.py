@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from asgnn.asmp import SCALARS, ASMPParams, Propagation, Scheme, propagate
-from asgnn.asmp.penalties import PENALTIES
 from asgnn.graphs.adjacency import Adjacency
 from tests.awkward import AWKWARD
 
@@ -31,14 +30,10 @@ SCHEMES = {
     "frozen rw": Scheme("paper", structure="frozen"),
     "frozen sym": Scheme("paper", structure="frozen", normalization="sym"),
     "frozen degree": Scheme("degree", structure="frozen"),
-    "entropic": Scheme(penalty="entropic"),
-    "entropic exact": Scheme(penalty="entropic", structure="exact"),
-    "entropic dense support": Scheme(penalty="entropic", support="dense"),
-    "cauchy": Scheme(penalty="cauchy"),
-    "cauchy exact": Scheme(penalty="cauchy", structure="exact"),
-    "cauchy joint unit": Scheme(penalty="cauchy", update="joint", unit_norm=True),
     "mcp": Scheme(penalty="mcp"),
     "mcp exact": Scheme(penalty="mcp", structure="exact"),
+    "mcp dense support": Scheme(penalty="mcp", support="dense"),
+    "mcp joint unit": Scheme(penalty="mcp", update="joint", unit_norm=True),
     "mcp 2 H 2 S": Scheme(penalty="mcp", h_steps=2, s_steps=2),
 }
 
@@ -120,10 +115,7 @@ def same(
 @pytest.mark.parametrize("backend", ["dense", "edges"])
 @pytest.mark.parametrize(
     "name",
-    [
-        *("paper", "paper joint", "degree", "degree exact", "degree unit", "frozen sym"),
-        *("entropic", "entropic exact", "cauchy", "cauchy exact", "mcp", "mcp exact"),
-    ],
+    ["paper", "paper joint", "degree", "degree exact", "degree unit", "frozen sym", "mcp", "mcp exact"],
 )
 def test_gradcheck(name: str, backend: str) -> None:
     n, edge_index = AWKWARD["isolated node"]
@@ -145,7 +137,7 @@ def test_second_derivatives_of_the_edge_list() -> None:
     n, edge_index = AWKWARD["one edge"]
     adj = Adjacency.of(edge_index, n)
     x = torch.tensor([[0.3, -0.2], [0.1, 0.4]], dtype=torch.float64, requires_grad=True)
-    for scheme in (Scheme("paper"), *(Scheme(penalty=name) for name in ("quadratic", *PENALTIES))):  # type: ignore[arg-type]
+    for scheme in (Scheme("paper"), Scheme(), Scheme(penalty="mcp")):
         assert torch.autograd.gradgradcheck(
             lambda x, scheme=scheme: propagate(x, adj, ASMPParams(**START), scheme, layers=2).h, (x,)
         )

@@ -109,7 +109,7 @@ BAD = {
     "asymmetric": (GraphError, "symmetric weights", {"edge_weight": torch.tensor([0.1, 0.2, 0.3, 0.4])}),
     "objective": (ConfigError, "objective must be one of paper, degree", {"objective": "Paper"}),
     "exact paper": (ConfigError, "no closed-form minimiser", {"objective": "paper", "structure": "exact"}),
-    "penalty": (ConfigError, "penalty must be one of quadratic, entropic", {"penalty": "huber"}),
+    "penalty": (ConfigError, "penalty must be one of quadratic, mcp", {"penalty": "cauchy"}),
     "penalty of the paper": (ConfigError, 'needs objective="degree"', {"objective": "paper", "penalty": "mcp"}),
     "sym adaptive": (ConfigError, "frozen", {"normalization": "sym"}),
     "joint steps": (ConfigError, "must both be 1", {"update": "joint", "h_steps": 2}),

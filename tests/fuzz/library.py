@@ -224,7 +224,7 @@ def case_asmp(draw: Draw) -> None:
         "layers": draw.odd_count, "objective": "paper", "support": "dense", "update": "joint",
         "structure": draw.one("exact", "frozen", "x"),
         "normalization": "sym", "h_steps": draw.odd_count, "s_steps": 2, "unit_norm": True,
-        "penalty": draw.one("entropic", "cauchy", "mcp", "x"),
+        "penalty": draw.one("mcp", "x"),
         "backend": draw.one("dense", "edges", "cpu", "gpu", "nowhere", 1), "trace": True,
     }  # fmt: skip
     for name in draw.rng.choice(list(odd), size=draw.count(0, 2), replace=False):

@@ -24,7 +24,7 @@ from tests.awkward import AWKWARD
 
 SUPPORTED = [
     *("degree", "degree dense support", "degree exact", "degree 3 H 2 S"),
-    *("frozen rw", "frozen sym", "frozen degree", "mcp", "mcp exact", "mcp 2 H 2 S"),
+    *("frozen rw", "frozen sym", "frozen degree", "mcp", "mcp exact", "mcp dense support", "mcp 2 H 2 S"),
 ]
 REFUSED = [name for name in SCHEMES if name not in SUPPORTED]
 SETTINGS = [((), torch.float64, False), ((2, 2), torch.float64, True), ((3,), torch.float32, True)]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.params import ASMPParams, HalfStep, Scheme
-from asgnn.asmp.penalties import MIN_STRENGTH, PENALTIES
+from asgnn.asmp.penalties import MIN_STRENGTH
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.kernels import on_cpu
@@ -30,7 +30,7 @@ Array = NDArray[Any]
 def supports(scheme: Scheme) -> bool:
     """Whether there are kernels for the variant."""
     of_q = scheme.objective == "degree" and scheme.update == "alternating" and not scheme.unit_norm
-    return scheme.structure == "frozen" or (of_q and scheme.penalty in ("quadratic", "mcp"))
+    return scheme.structure == "frozen" or of_q
 
 
 class CpuSteps(EdgeSteps):
@@ -40,7 +40,7 @@ class CpuSteps(EdgeSteps):
         if on_cpu("asmp") is None:
             raise ConfigError('backend="cpu" needs Numba; run pip install "asgnn[fast]" or use backend="edges".')
         self.batch_shape, self.adj, self.scheme = x.shape[:-2], adj, scheme
-        self.penalty = PENALTIES.get(scheme.penalty)
+        self.mcp = scheme.penalty == "mcp"
         self.by_trial = x.reshape(-1, *x.shape[-2:])
         self.x = self.h = self.by_trial.permute(1, 2, 0)
         trials = self.by_trial.size(0)
@@ -132,7 +132,7 @@ class _Work:
         self.c = self.new(8)
         kernels.coefficients(scalars.numpy(), *self.variant, self.c)
         self.x = self.padded(x)
-        # S starts as A, ū of another penalty as 0, and e = ‖h − x‖² as 0 because H starts as X
+        # S starts as A, ū of the MCP penalty as 0, and e = ‖h − x‖² as 0 because H starts as X
         self.no_z = np.zeros_like(self.matrix) if self.mcp else self.matrix
         self.no_e = np.zeros(self.nodes, self.matrix.dtype)
         passes = self.passes = plan.passes.copy()

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from asgnn.asmp.objective import MIN_DEGREE, degree_terms, paper_terms
 from asgnn.asmp.params import ASMPParams, Scheme
-from asgnn.asmp.penalties import PENALTIES, Penalty, damping, strength_and_trust
+from asgnn.asmp.penalties import damping, mcp_weight, strength_and_trust
 from asgnn.graphs.adjacency import Adjacency
 
 
@@ -20,7 +20,7 @@ class DenseSteps:
 
     def __init__(self, x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> None:
         self.x, self.h, self.adj, self.scheme = x, x, adj, scheme
-        self.penalty = PENALTIES.get(scheme.penalty)
+        self.mcp = scheme.penalty == "mcp"
         self.scalars = params.tensors(x, x.shape[:-2])
         self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2 = (v[..., None, None] for v in self.scalars)
         self.a = x.new_zeros(adj.num_nodes, adj.num_nodes)
@@ -29,7 +29,7 @@ class DenseSteps:
         self.on_support[adj.row, adj.col] = True
         self.loops = torch.eye(adj.num_nodes, dtype=torch.bool, device=x.device)
         self.s = self.a.expand(*x.shape[:-2], -1, -1)
-        self.u = x.new_zeros(())  # ū of the other penalties
+        self.u = x.new_zeros(())  # ū of penalty="mcp"
 
     def degree(self, s: Tensor) -> Tensor:
         return s.sum(-1, keepdim=True).clamp(min=MIN_DEGREE)
@@ -61,8 +61,8 @@ class DenseSteps:
         u = F.normalize(h, dim=-1) if self.scheme.unit_norm else h
         e = (h - self.x).square().sum(-1, keepdim=True)
         cost = (e + e.mT) / 2 + self.lam / 2 * (u.unsqueeze(-2) - u.unsqueeze(-3)).square().sum(-1)
-        if self.penalty is not None:
-            new = self._averaged_step(self.penalty, cost + self.mu1)
+        if self.mcp:
+            new = self._mcp_step(cost + self.mu1)
         elif self.scheme.structure == "exact":
             new = (2 * self.gamma * self.a - cost - self.mu1) / (2 * (self.gamma + self.mu2))
         else:
@@ -70,18 +70,18 @@ class DenseSteps:
             new = s - self.eta2 * t - self.eta2 * self.mu1
         return torch.where(self.loops, new.new_ones(()), new.clamp(0, 1))  # self-loops stay 1, so D ≥ 1
 
-    def _averaged_step(self, penalty: Penalty, z: Tensor) -> Tensor:
+    def _mcp_step(self, z: Tensor) -> Tensor:
         """a′w(ū) with ū⁺ = ū + θ(z/2γ′ − ū); θ = 1 for the exact structure."""
         strength, trust = strength_and_trust(self.gamma, self.mu2)
         u = z / (2 * strength)
         if self.scheme.structure == "adaptive":
             u = self.u + damping(self.eta2, strength) * (u - self.u)
         self.u = u
-        return trust * self.a * penalty.weight(u)
+        return trust * self.a * mcp_weight(u)
 
     def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         if self.scheme.objective == "degree":
-            return degree_terms(h, s, self.x, self.a, self.scalars, self.penalty)
+            return degree_terms(h, s, self.x, self.a, self.scalars, self.mcp)
         return paper_terms(h, s, self.x, self.a, self.average(h, s), self.scalars)
 
     def features(self, h: Tensor) -> Tensor:

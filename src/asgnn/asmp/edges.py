@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from asgnn.asmp.objective import MIN_DEGREE
 from asgnn.asmp.params import ASMPParams, Scheme
-from asgnn.asmp.penalties import PENALTIES, Penalty, damping, strength_and_trust
+from asgnn.asmp.penalties import damping, mcp_value, mcp_weight, strength_and_trust
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm, spmm, sqdist
 from asgnn.graphs.relaxed import clip, relaxation
@@ -48,7 +48,7 @@ class EdgeSteps:
         # (…, N, C) → (N, C, T)
         self.x = x.reshape(-1, *x.shape[-2:]).permute(1, 2, 0).contiguous()
         self.h, self.adj, self.scheme = self.x, adj, scheme
-        self.penalty = PENALTIES.get(scheme.penalty)
+        self.mcp = scheme.penalty == "mcp"
         scalars = params.tensors(x, self.batch_shape)
         self.lam, self.gamma, self.mu1, self.mu2, self.eta1, self.eta2 = (v.reshape(-1) for v in scalars)
         self.a = adj.weight.to(x.dtype).view(adj.row.numel(), -1)  # (E, 1), or (E, T) with weights for each trial
@@ -65,7 +65,7 @@ class EdgeSteps:
         self.loops = self.adj.loops.unsqueeze(1)
         step = 2 * self.eta1
         self.h_factor, self.average_factor, self.x_term = 1 - step - step * self.lam, step * self.lam, step * self.x
-        if self.penalty is not None:
+        if self.mcp:
             size, theta, trust = self.averaging()
             self.size, self.u_factor, self.target = theta * size, 1 - theta, trust * self.a
             self.u = self.x.new_zeros(())  # ū
@@ -78,7 +78,7 @@ class EdgeSteps:
             self.presence, self.trust, self.full = self.a / trust, trust, trust.expand_as(self.s)
 
     def averaging(self) -> tuple[Tensor, Tensor, Tensor]:
-        """1/2γ′, θ and a′/a of a penalty other than the quadratic."""
+        """1/2γ′, θ and a′/a of penalty="mcp"."""
         strength, trust = strength_and_trust(self.gamma, self.mu2)
         exact = self.scheme.structure == "exact"
         return 1 / (2 * strength), torch.ones_like(strength) if exact else damping(self.eta2, strength), trust
@@ -125,8 +125,8 @@ class EdgeSteps:
     def _degree_s_step(self, h: Tensor, u: Tensor, s: Tensor) -> Tensor:
         """S − η₂T − η₂μ₁ with T = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + 2γ(S−A) + 2μ₂S; or the minimiser over S."""
         adj, e = self.adj, (h - self.x).square().sum(1)
-        if self.penalty is not None:
-            new = self._averaged_step(self.penalty, e, u)
+        if self.mcp:
+            new = self._mcp_step(e, u)
             return torch.where(self.loops, new.new_ones(()), new)
         if self.scheme.structure == "exact":
             size = 1 / (2 * (self.gamma + self.mu2))
@@ -150,12 +150,12 @@ class EdgeSteps:
         self.full = clip(start + pull + (0 if self.scheme.structure == "exact" else self.s_factor * self.full), 0, 1)
         return self.presence * self.full
 
-    def _averaged_step(self, penalty: Penalty, e: Tensor, h: Tensor) -> Tensor:
+    def _mcp_step(self, e: Tensor, h: Tensor) -> Tensor:
         """a′w(ū) with ū⁺ = (1 − θ)ū + θz/2γ′ and z = ½(e_i+e_j) + (λ/2)‖h_i−h_j‖² + μ₁."""
         adj, fidelity = self.adj, self.size / 2 * (e + self.mu1)
         u = adj.at_row(fidelity) + adj.at_col(fidelity) + self.size * self.lam / 2 * sqdist(h, adj)
         self.u = self.u_factor * self.u + u
-        return self.target * penalty.weight(self.u)
+        return self.target * mcp_weight(self.u)
 
     def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]:
         if self.scheme.objective == "degree":
@@ -164,11 +164,11 @@ class EdgeSteps:
         else:
             fidelity = (h - self.x).square().sum((0, 1))
             smoothness = self.lam * (h * (h - self.average(h, s))).sum((0, 1))
-        if self.penalty is None:
-            structure, l2 = self.gamma * (s - self.a).square().sum(0), self.mu2 * s.square().sum(0)
-        else:
-            structure = self.penalty.value(s, self.a, self.gamma, self.mu2).sum(0)
+        if self.mcp:
+            structure = mcp_value(s, self.a, self.gamma, self.mu2).sum(0)
             l2 = torch.zeros_like(structure)
+        else:
+            structure, l2 = self.gamma * (s - self.a).square().sum(0), self.mu2 * s.square().sum(0)
         values = (fidelity, smoothness, structure, self.mu1 * s.abs().sum(0), l2)
         return tuple(value.view(self.batch_shape) for value in values)
 

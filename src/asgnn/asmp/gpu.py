@@ -26,7 +26,7 @@ class GpuSteps(EdgeSteps):
         if self.scheme.structure == "frozen":
             return
         self.weight = self.a[:, 0].contiguous()
-        if self.penalty is not None:
+        if self.mcp:
             size, theta, trust = self.averaging()
             size = theta * size
             self.s_coefficients = rows(1 - theta, trust, size * self.mu1, size / 2, size * self.lam / 2)
@@ -49,9 +49,9 @@ class GpuSteps(EdgeSteps):
         if self.scheme.objective == "paper":
             out: Tensor = self.steps.PaperSStep.apply(h, s, self.s_coefficients, self.weight, self.adj, MIN_DEGREE)
             return out
-        parts = self.s_coefficients, self.weight, self.adj, self.scheme.penalty
-        if self.penalty is None:
-            out, _ = self.steps.DegreeSStep.apply(h, self.x, s, *parts)
-        else:
+        parts = self.s_coefficients, self.weight, self.adj, self.mcp
+        if self.mcp:
             out, self.u = self.steps.DegreeSStep.apply(h, self.x, self.u, *parts)
+        else:
+            out, _ = self.steps.DegreeSStep.apply(h, self.x, s, *parts)
         return out

@@ -6,8 +6,7 @@ r"""The terms of the two objectives.
     q(H, S) &= \textstyle\sum_i D_i \|h_i - x_i\|^2 + \lambda\, \mathrm{Tr}(H^\top (D - S) H)
                + \gamma \|S - A\|^2 + \mu_1 \|S\|_1 + \mu_2 \|S\|^2
 
-With another penalty than the quadratic, q has the terms of :mod:`asgnn.asmp.penalties` in place of γ‖S − A‖² and
-μ₂‖S‖².
+With ``penalty="mcp"``, q has the terms of :mod:`asgnn.asmp.penalties` in place of γ‖S − A‖² and μ₂‖S‖².
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from asgnn.asmp.penalties import Penalty
+from asgnn.asmp.penalties import mcp_value
 
 # Lower bound on D. Not in the paper, which assumes D ≥ c > 0 (its Assumption 2) but lets S fall to 0. With the degree
 # objective self-loops stay 1, so D ≥ 1 and the bound is never active.
@@ -57,16 +56,16 @@ def paper_terms(
 
 
 def degree_terms(
-    h: Tensor, s: Tensor, x: Tensor, a: Tensor, scalars: tuple[Tensor, ...], penalty: Penalty | None
+    h: Tensor, s: Tensor, x: Tensor, a: Tensor, scalars: tuple[Tensor, ...], mcp: bool
 ) -> tuple[Tensor, ...]:
-    """The five terms of q on dense matrices; without a penalty, the quadratic."""
+    """The five terms of q on dense matrices, with the MCP or the quadratic penalty."""
     lam, gamma, mu1, mu2, _, _ = scalars
     laplacian = torch.diag_embed(s.sum(-1)) - s
-    if penalty is None:
-        structure, l2 = gamma * total(s - a, square=True), mu2 * total(s, square=True)
-    else:
-        structure = total(penalty.value(s, a, gamma[..., None, None], mu2[..., None, None]))
+    if mcp:
+        structure = total(mcp_value(s, a, gamma[..., None, None], mu2[..., None, None]))
         l2 = torch.zeros_like(structure)
+    else:
+        structure, l2 = gamma * total(s - a, square=True), mu2 * total(s, square=True)
     return (
         total(s.sum(-1, keepdim=True) * (h - x).square()),
         lam * total(h * (laplacian @ h)),

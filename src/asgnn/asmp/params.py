@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from asgnn.asmp.penalties import PENALTIES
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Normalization
 from asgnn.settings import PER_TRIAL, check_choice, check_count, check_number
@@ -18,7 +17,7 @@ Objective = Literal["paper", "degree"]
 SupportKind = Literal["edges", "dense"]
 Structure = Literal["adaptive", "exact", "frozen"]
 Update = Literal["alternating", "joint"]
-PenaltyName = Literal["quadratic", "entropic", "cauchy", "mcp"]
+PenaltyName = Literal["quadratic", "mcp"]
 
 MAX_STEPS = 1000
 MAX_SCALAR = 1e30  # leaves room for products in float32
@@ -116,7 +115,7 @@ class Scheme:
         unit_norm: normalise the rows of H in the structure step (not in the paper; descent of "degree" is then not
             guaranteed).
         penalty: how the weight of an edge falls with its cost ("degree" only): "quadratic" is γ‖S − A‖² of the
-            objectives; the others are in :mod:`asgnn.asmp.penalties`.
+            objectives; "mcp" is in :mod:`asgnn.asmp.penalties`.
     """
 
     objective: Objective = "degree"
@@ -135,15 +134,15 @@ class Scheme:
         check_choice("structure", self.structure, ("adaptive", "exact", "frozen"))
         check_choice("update", self.update, ("alternating", "joint"))
         check_choice("normalization", self.normalization, ("rw", "sym"))
-        check_choice("penalty", self.penalty, ("quadratic", *PENALTIES))
+        check_choice("penalty", self.penalty, ("quadratic", "mcp"))
         check_count("h_steps", self.h_steps, 1, MAX_STEPS)
         check_count("s_steps", self.s_steps, 1, MAX_STEPS)
         if self.structure == "exact" and self.objective != "degree":
             raise ConfigError(
                 'structure="exact" needs objective="degree": the paper\'s objective has no closed-form minimiser.'
             )
-        if self.penalty != "quadratic" and self.objective != "degree":
-            raise ConfigError(f'penalty="{self.penalty}" needs objective="degree"; the paper has only "quadratic".')
+        if self.penalty == "mcp" and self.objective != "degree":
+            raise ConfigError('penalty="mcp" needs objective="degree"; the paper has only "quadratic".')
         if self.normalization == "sym" and self.structure != "frozen":
             raise ConfigError('normalization="sym" needs structure="frozen": the structure step is derived for D⁻¹S.')
         if self.update == "joint" and (self.h_steps, self.s_steps) != (1, 1):
@@ -152,9 +151,9 @@ class Scheme:
     def leaves_edges(self, lam: Scalar) -> bool:
         """Whether S may grow outside the edges.
 
-        Never for q with λ ≥ 0, whose gradient there is ≥ 0, nor for penalties other than the quadratic, where S* ≤ A.
+        Never for q with λ ≥ 0, whose gradient there is ≥ 0, nor for penalty="mcp", where S* ≤ A.
         """
-        if self.support != "dense" or self.structure == "frozen" or self.penalty != "quadratic":
+        if self.support != "dense" or self.structure == "frozen" or self.penalty == "mcp":
             return False
         return self.objective == "paper" or bool(torch.as_tensor(lam < 0).any())
 

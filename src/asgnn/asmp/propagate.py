@@ -57,8 +57,8 @@ def _on_cpu(x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> St
         raise ConfigError(f'backend="cpu" needs x on the CPU, and it is on {x.device}; use backend="edges".')
     if not supports(scheme):
         raise ConfigError(
-            'backend="cpu" has kernels for a frozen structure, and for objective="degree" with alternating updates, '
-            'without unit_norm and with penalty="quadratic" or "mcp"; use backend="edges".'
+            'backend="cpu" has kernels for a frozen structure, and for objective="degree" with alternating updates and '
+            'without unit_norm; use backend="edges".'
         )
     return CpuSteps(x, adj, params, scheme)
 

@@ -59,26 +59,26 @@ class HStep(torch.autograd.Function):
 class DegreeSStep(torch.autograd.Function):
     """The structure step of q with c (5, T); self-loops stay 1.
 
-    With v = c₂ + c₃(e_i + e_j) + c₄‖h_i − h_j‖² it is c₀S + c₁A − v, clipped to [0, 1], for the quadratic penalty. For
-    another one, s is ū of :mod:`asgnn.asmp.penalties`, and the result is c₁A·w(u) and u = c₀ū + v, the next ū.
+    With v = c₂ + c₃(e_i + e_j) + c₄‖h_i − h_j‖² it is c₀S + c₁A − v, clipped to [0, 1], for the quadratic penalty. With
+    ``mcp``, s is ū of :mod:`asgnn.asmp.penalties`, and the result is c₁A·w(u) and u = c₀ū + v, the next ū.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, h: Tensor, x: Tensor, s: Tensor, c: Tensor, weight: Tensor, adj: Adjacency, penalty: str
+        ctx: Any, h: Tensor, x: Tensor, s: Tensor, c: Tensor, weight: Tensor, adj: Adjacency, mcp: bool
     ) -> tuple[Tensor, Tensor]:
         h, x, s, c = (part.contiguous() for part in (h, x, s, c))
-        # where S was not clipped, or u
-        seen = torch.empty_like(s, dtype=torch.uint8) if penalty == "quadratic" else torch.empty_like(s)
+        # u, or where S was not clipped
+        seen = torch.empty_like(s) if mcp else torch.empty_like(s, dtype=torch.uint8)
         out = torch.empty_like(s)
         shape, blocks = tile(h)
         _degree_s_step[triton.cdiv(s.size(0), shape["ENTRIES"]), blocks](
             adj.row, adj.col, weight, s, h, x, c, out, seen, s.size(0), *h.shape[1:],
-            PENALTY=penalty, **shape,
+            MCP=mcp, **shape,
         )  # fmt: skip
-        ctx.adj, ctx.penalty = adj, penalty
+        ctx.adj, ctx.mcp = adj, mcp
         ctx.save_for_backward(h, x, s, c, weight, seen)
-        if penalty == "quadratic":
+        if not mcp:
             ctx.mark_non_differentiable(seen)
         return out, seen
 
@@ -93,7 +93,7 @@ class DegreeSStep(torch.autograd.Function):
         shape, blocks = tile(h)
         _degree_s_step_back[h.size(0), blocks](
             adj.crow, adj.col, adj.reverse, weight, s, h, x, c, seen, grad, grad_u, to_h, to_x, to_s, by_weight, parts,
-            *h.shape, PENALTY=ctx.penalty, TO_WEIGHT=by_weight is not None, **shape,
+            *h.shape, MCP=ctx.mcp, TO_WEIGHT=by_weight is not None, **shape,
         )  # fmt: skip
         to_weight = None if by_weight is None else by_weight.sum(1)
         return to_h, to_x, to_s, parts.sum(1), to_weight, None, None
@@ -157,20 +157,11 @@ def _where_free(grad, free, at, mask):
 
 
 @triton.jit
-def _weight(u, PENALTY: tl.constexpr):
-    """w(u) and its derivative; a negative u counts as 0."""
-    positive = tl.maximum(u, 0.0)
-    if PENALTY == "entropic":
-        w = tl.exp(-positive)
-        slope = tl.where(u >= 0, -w, 0.0)
-    elif PENALTY == "cauchy":
-        w = 1 / (1 + positive)
-        slope = tl.where(u >= 0, -w * w, 0.0)
-    else:  # "mcp"
-        root = 1 / tl.sqrt(tl.minimum(tl.maximum(u, 0.25), 1.0))
-        w = root - 1
-        slope = tl.where((u >= 0.25) & (u <= 1), -root * root * root / 2, 0.0)
-    return w, slope
+def _weight(u):
+    """w(u) of the MCP penalty and its derivative."""
+    root = 1 / tl.sqrt(tl.minimum(tl.maximum(u, 0.25), 1.0))
+    slope = tl.where((u >= 0.25) & (u <= 1), -root * root * root / 2, 0.0)
+    return root - 1, slope
 
 
 @triton.jit
@@ -243,7 +234,7 @@ def _h_step_back(
 @triton.jit
 def _degree_s_step(
     row, col, weight, s, h, x, coefficients, out, seen, entries, channels, trials,
-    PENALTY: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+    MCP: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     e = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
@@ -265,26 +256,26 @@ def _degree_s_step(
     a = tl.load(weight + e, mask=valid, other=0.0)[:, None]
     old = c0 * tl.load(s + at, mask=mask, other=0.0)
     loop = (i == j)[:, None]
-    if PENALTY == "quadratic":
-        new = old + (c1 * a - c2) - c3 * from_x - c4 * distance
-        tl.store(seen + at, ((new >= 0) & (new <= 1) & (loop == 0)).to(tl.uint8), mask=mask)
-    else:
+    if MCP:
         u = old + c2 + c3 * from_x + c4 * distance
-        w, _ = _weight(u, PENALTY)
+        w, _ = _weight(u)
         new = c1 * a * w
         tl.store(seen + at, u, mask=mask)
+    else:
+        new = old + (c1 * a - c2) - c3 * from_x - c4 * distance
+        tl.store(seen + at, ((new >= 0) & (new <= 1) & (loop == 0)).to(tl.uint8), mask=mask)
     tl.store(out + at, tl.where(loop, 1.0, tl.minimum(tl.maximum(new, 0.0), 1.0)), mask=mask)
 
 
 @triton.jit
 def _degree_s_step_back(
     crow, col, reverse, weight, s, h, x, coefficients, seen, grad, grad_u, to_h, to_x, to_s, by_weight, parts,
-    nodes, channels, trials, PENALTY: tl.constexpr, TO_WEIGHT: tl.constexpr,
+    nodes, channels, trials, MCP: tl.constexpr, TO_WEIGHT: tl.constexpr,
     ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
 ):  # fmt: skip
     """∂/∂h_i = −2 Σ_j (m_ij + m_ji)(c₄(h_i − h_j) + c₃(h_i − x_i)) with −m the gradient in v.
 
-    Quadratic: m is the gradient in S where S was not clipped. Else −m is the gradient in u plus c₁A·w′(u) times the
+    Quadratic: m is the gradient in S where S was not clipped. MCP: −m is the gradient in u plus c₁A·w′(u) times the
     gradient in S.
     """
     node = tl.program_id(0).to(tl.int64)
@@ -305,21 +296,21 @@ def _degree_s_step_back(
         back = tl.load(reverse + e, mask=valid, other=0)
         at_back = back[:, None] * trials + t[None, :]
         a = tl.load(weight + e, mask=valid, other=0.0)[:, None]
-        if PENALTY == "quadratic":
-            m = _where_free(grad, seen, at, mask)
-            m_back = _where_free(grad, seen, at_back, mask)
-            g = m  # the gradient in c₀s
-            by_a = m  # the gradient in c₁A
-        else:
+        if MCP:
             edge = mask & (j != node)[:, None]
             by_s = tl.load(grad + at, mask=edge, other=0.0)
-            w, slope = _weight(tl.load(seen + at, mask=mask, other=0.0), PENALTY)
+            w, slope = _weight(tl.load(seen + at, mask=mask, other=0.0))
             slope = c1[None, :] * a * slope  # symmetric, as u and A are
-            g = tl.load(grad_u + at, mask=mask, other=0.0) + slope * by_s
+            g = tl.load(grad_u + at, mask=mask, other=0.0) + slope * by_s  # the gradient in c₀s
             m = -g
             m_back = -tl.load(grad_u + at_back, mask=mask, other=0.0)
             m_back -= slope * tl.load(grad + at_back, mask=edge, other=0.0)
-            by_a = by_s * w
+            by_a = by_s * w  # the gradient in c₁A
+        else:
+            m = _where_free(grad, seen, at, mask)
+            m_back = _where_free(grad, seen, at_back, mask)
+            g = m
+            by_a = m
         tl.store(to_s + at, c0[None, :] * g, mask=mask)
         if TO_WEIGHT:
             tl.store(by_weight + at, c1[None, :] * by_a, mask=mask)
