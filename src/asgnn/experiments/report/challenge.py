@@ -96,7 +96,5 @@ def _findings(tables: Sequence[EnvelopeTable]) -> Iterator[str]:
 
 def _best(table: EnvelopeTable, role: str) -> Any:
     """The line of a role that keeps most; what remembers the clean graph is no floor and does not count."""
-    lines = [
-        one for one in table.lines if one.role == role and one.figures[-1] is not None and one.model != REMEMBERS
-    ]
+    lines = [one for one in table.lines if one.role == role and one.figures[-1] is not None and one.model != REMEMBERS]
     return max(lines, key=lambda one: one.figures[-1] or 0.0, default=None)
