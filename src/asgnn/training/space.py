@@ -96,6 +96,17 @@ SPACES: dict[str, Space] = {
         ),
         OF_ASGNN,
     ),
+    "asgnn-robust": Space(
+        (
+            {},
+            {"witness_voice": 0.6},
+            {"witness_tolerance": 0.25},
+            {"witness_floor": 0.3},
+            {"prior_neighbors": 10, "prior_weight": 0.3},
+            {**DENSE},
+        ),
+        OF_ASGNN,
+    ),
     "asgnn-paper": Space(
         ({}, {"num_layers": 8}, {"num_layers": 2}, {"unit_norm": True}, {"structure": "frozen"}),
         OF_ASGNN | {"lam": Range(0.2, 8), "gamma": Range(0.1, 15), "mu1": Range(0.001, 0.1), "eta2": Range(0.01, 0.5)},
