@@ -324,7 +324,20 @@ def test_failures_are_one_sentence_and_write_nothing(words: list[str], code: int
 def test_interrupted_fit_writes_nothing(fitted: Path, tmp_path: Path) -> None:
     shutil.copytree(fitted, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "model")
-    words = ["fit", *GRAPH, "--label", "class", "-o", "model", "--set", "epochs=100000", "--budget", "none"]
+    words = [
+        "fit",
+        *GRAPH,
+        "--label",
+        "class",
+        "-o",
+        "model",
+        "--set",
+        "epochs=100000",
+        "--set",
+        "patience=100000",
+        "--budget",
+        "none",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-c", f"import sys; sys.argv = ['asgnn', *{words!r}]\nimport asgnn.estimator\n"
          "from asgnn.training import tune\nprint('ready', flush=True)\nfrom asgnn.__main__ import main\nmain()"],

@@ -344,7 +344,8 @@ def test_straight_through_equals_the_model_on_unweighted_graphs(name: str) -> No
         assert torch.equal(model(x, edge_index, ones), exact)
         assert relaxation() is None
         torch.testing.assert_close(smoothed(model, 1e-7)(x, edge_index, ones), exact, rtol=1e-4, atol=1e-4)
-    assert torch.equal(smooth, exact) == (name not in SMOOTH)
+    # equal up to rounding: relaxed models use the edge list, others may use compiled loops
+    assert torch.allclose(smooth, exact, rtol=1e-10, atol=1e-12) == (name not in SMOOTH)
 
 
 class Opinion(nn.Module):

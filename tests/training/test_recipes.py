@@ -16,6 +16,7 @@ from tests.training.problem import CLASSES, WORDS, graph, split_of
 KINDS = {
     "asgnn": models.ASGNN,
     "asgnn-paper": models.ASGNN,
+    "asgnn-robust": models.ASGNN,
     "gcn": models.GCN,
     "gcn-jaccard": models.GCNJaccard,
     "gcn-svd": models.GCNSVD,
@@ -51,7 +52,11 @@ def test_recipe_builds_a_trial(name: str) -> None:
     assert spec.split is SPLIT
     assert spec.config.seed == 3
     assert {**vars(spec.config), "seed": 0} == vars(recipe(name).config)
-    assert spec.model(data.x, data.edge_index).shape == (data.num_nodes, CLASSES)
+    if name == "asgnn-robust":
+        with pytest.raises(ConfigError, match="a witness, which training trains first"):
+            spec.model(data.x, data.edge_index)
+    else:
+        assert spec.model(data.x, data.edge_index).shape == (data.num_nodes, CLASSES)
     assert spec.model.settings["in_channels"] == WORDS
 
 
@@ -98,7 +103,7 @@ def test_settings_of_model_and_training() -> None:
 
 
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
-    "unknown": ("no model 'nope'; the models are asgnn, asgnn-paper, gcn, .*, rung", {"model": "nope"}),
+    "unknown": ("no model 'nope'; the models are asgnn, asgnn-paper, asgnn-robust, gcn, .*, rung", {"model": "nope"}),
     "other case": ("There is no model 'GCN'", {"model": "GCN"}),
     "objective of another": (
         "GCN has no setting objective; its settings are dropout",
