@@ -44,7 +44,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS, "small", Dataset("small", "planted", *sizes, None, whole=True, generate=make))
     monkeypatch.setattr(challenge, "EVASION", EVASION)
     monkeypatch.setattr(challenge, "POISONING", POISONING)
-    monkeypatch.setattr(challenge, "CONTROLS", {"MLP": replace(CONTROLS["MLP"], settings=(("epochs", 20),))})
+    controls = {"MLP": replace(CONTROLS["MLP"], settings=(("epochs", 20),))}
+    monkeypatch.setattr(challenge, "CONTROLS", controls)
+    monkeypatch.setattr("asgnn.cli.challenge.CONTROLS", controls)
     challenge._trained.cache_clear()
 
 
