@@ -155,8 +155,8 @@ def grbcd(
     Threat model: as :func:`~asgnn.attacks.pgd`: global evasion of a fixed model, with the labels of ``train``.
 
     Args:
-        data, budget, train, rng, nodes, surrogate, victim, loss, repair, restarts, allow_isolated, device, checkpoint,
-            progress: as for :func:`~asgnn.attacks.pgd`.
+        data, budget, train, rng, nodes, surrogate, victim, loss, repair, restarts: as for :func:`~asgnn.attacks.pgd`.
+        allow_isolated, device, checkpoint, progress: as for :func:`~asgnn.attacks.pgd`.
         steps: number of steps of each restart; at most ``budget`` are made.
         block_size: number of pairs drawn for each step, at least twice the budget or all pairs.
 
