@@ -185,7 +185,7 @@ def test_trust_is_lost_where_the_disagreement_grows() -> None:
     kept = ~clean.loops
     by_hand = (1 - (p[clean.row] * p[clean.col]).sum(1).sqrt())[kept].sum()
     assert model.expected == pytest.approx(float(by_hand), rel=1e-6)
-    assert float(disagreement(p, clean)) == pytest.approx(model.expected)
+    assert float(disagreement(features, clean, model.testimony)) == pytest.approx(model.expected)
     answers = {}
     for share in (0.0, 1.0, 2.0, 20.0):  # of the tolerance: all edges grow together
         scaled = replace(clean, weight=torch.where(clean.loops, 1.0, 1 + 0.1 * share))

@@ -63,12 +63,11 @@ def pgd(
     largest entry of the first gradient, so that the first step of the best pair is ``base_lr`` for every graph and
     loss.
 
-    Threat model: global evasion, white box if ``surrogate`` and ``victim`` are one model or one
-    is the other relaxed, grey box otherwise. The attacker
-    knows the graph, the features and the labels of ``train``. Unknown labels are replaced by the surrogate's
-    predictions. (For the usual white-box evaluation, in which all labels are known, pass all nodes as ``train``, the
-    attacked nodes as ``nodes`` and the model as ``victim``.) The model is fixed, so the flips need not be
-    effective against a model that is trained on the flipped graph.
+    Threat model: global evasion, white box if ``surrogate`` and ``victim`` are one model or one is the other relaxed,
+    grey box otherwise. The attacker knows the graph, the features and the labels of ``train``. Unknown labels are
+    replaced by the surrogate's predictions. (For the usual white-box evaluation, in which all labels are known, pass
+    all nodes as ``train``, the attacked nodes as ``nodes`` and the model as ``victim``.) The model is fixed, so the
+    flips need not be effective against a model that is trained on the flipped graph.
 
     Args:
         data: the clean graph.

@@ -96,13 +96,16 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
         if self.training or self.witness is None or not self.witness.speaks or self.testimony is None:
             return out
         p = self.testimony.probabilities(features, adj)
-        return out if p is None else self.witness.joined(out, p, adj, self.expected)
+        if p is None:
+            return out
+        guarded = self.witness.tolerance and self.expected
+        growth = disagreement(features, adj, self.testimony) / self.expected - 1 if guarded else None
+        return self.witness.joined(out, p, growth)
 
     def expect(self, features: Features, adj: Adjacency) -> None:
         """Note how much the witness disagrees with the edges of the training graph."""
         if self.witness is not None and self.witness.tolerance and self.testimony is not None:
-            p = self.testimony.probabilities(features, adj)
-            self.expected = 0.0 if p is None else float(disagreement(p, adj))
+            self.expected = float(disagreement(features, adj, self.testimony))
 
     def informed(self, features: Features, adj: Adjacency) -> Adjacency:
         """Return the structure that the model sees: the given edges, informed by ``prior`` and ``witness``."""

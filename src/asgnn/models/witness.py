@@ -83,20 +83,19 @@ class Witness:
         """Whether it takes part in the answer, and not only in the weights of the edges."""
         return self.voice > 0 or self.tolerance > 0
 
-    def joined(self, out: Tensor, p: Tensor, adj: Adjacency, expected: float) -> Tensor:
+    def joined(self, out: Tensor, p: Tensor, growth: Tensor | None) -> Tensor:
         """Return the scores ``out`` (…, N, C) together with the witness's.
 
         Args:
             out: the scores of a model.
             p: (N, C) the witness's probabilities.
-            adj: the given edges.
-            expected: the :func:`disagreement` on the training graph; 0 if unknown, which leaves the trust as it is.
+            growth: of the :func:`disagreement`, relative to the training graph; ``None`` leaves the trust as it is.
         """
         said = p.clamp(min=LEAST).log()
         together = out.log_softmax(-1) + self.voice * said
-        if not self.tolerance or not expected:
+        if growth is None:
             return together
-        theta = gate(1 - (disagreement(p, adj) / expected - 1) / self.tolerance, SHARPNESS)
+        theta = gate(1 - growth / self.tolerance, SHARPNESS)
         return theta * together + (1 - theta) * (1 + self.voice) * said
 
 
@@ -150,6 +149,10 @@ def _alike(p: Tensor, adj: Adjacency) -> Tensor:
     return sddmm(p, p, adj).squeeze(1).clamp(LEAST, 1).sqrt().to(adj.weight.dtype)
 
 
-def disagreement(p: Tensor, adj: Adjacency) -> Tensor:
-    """The sum over all edges of their weight times how little the witness believes in them."""
+@once_per_graph
+def disagreement(features: Features, adj: Adjacency, testimony: Testimony) -> Tensor:
+    """The sum over all edges of their weight times how little the witness believes in them; 0 if it cannot judge."""
+    p = testimony.probabilities(features, adj)
+    if p is None:
+        return adj.weight.new_zeros(())
     return (adj.weight * (1 - _alike(p, adj)) * ~adj.loops).sum()
