@@ -48,7 +48,8 @@ def jobs(chosen: argparse.Namespace) -> list[Job]:
     shares = [float(word) for word in chosen.budgets.split(",")]
     found = []
     for dataset in chosen.dataset.split(","):
-        found += jobs_of(chosen.kinds.split(","), dataset, parse_splits(chosen.splits), subjects, shares, chosen.effort)
+        splits = parse_splits(chosen.splits)
+        found += jobs_of(chosen.kinds.split(","), dataset, splits, subjects, shares, chosen.effort, nodes=chosen.local)
     return found
 
 

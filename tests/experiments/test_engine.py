@@ -554,7 +554,7 @@ def test_the_committed_store_answers_the_questions_of_today() -> None:
         row = load_spec(choice.table).row(choice.row)
         assert choice.settings in row.candidates(choice.search, choice.case.dataset)
         assert choice.model == row.model
-    assert len(choices) == 2031
+    assert len(choices) == 2043
 
 
 @pytest.mark.parametrize("name", [*TABLES, SMALL])
