@@ -46,10 +46,20 @@ def jobs(chosen: argparse.Namespace) -> list[Job]:
     subjects = [Subject.parse(name) for name in chosen.models.split(",") if name]
     subjects += [] if chosen.no_controls else CONTROLS.values()
     shares = [float(word) for word in chosen.budgets.split(",")]
+    attacks = [name for name in chosen.attacks.split(",") if name]
     found = []
     for dataset in chosen.dataset.split(","):
         splits = parse_splits(chosen.splits)
-        found += jobs_of(chosen.kinds.split(","), dataset, splits, subjects, shares, chosen.effort, nodes=chosen.local)
+        found += jobs_of(
+            chosen.kinds.split(","),
+            dataset,
+            splits,
+            subjects,
+            shares,
+            chosen.effort,
+            nodes=chosen.local,
+            attacks=attacks,
+        )
     return found
 
 
@@ -116,6 +126,7 @@ def main() -> None:
     parser.add_argument("--budgets", default="0.05,0.1,0.15")
     parser.add_argument("--kinds", default="evasion")
     parser.add_argument("--effort", default="quick", choices=["quick", "full"])
+    parser.add_argument("--attacks", default="", help="the only ones to make, separated by commas")
     parser.add_argument("--local", action="store_true", help="single nodes; budgets are shares of the degree")
     parser.add_argument("--no-controls", action="store_true")
     parser.add_argument("--store", type=Path, default=Path("runs/challenge.sqlite"))

@@ -20,7 +20,7 @@ from asgnn.attacks import (
     grbcd,
     join_unlike,
     meta_greedy,
-    meta_prbcd,
+    meta_pgd,
     metattack,
     minmax,
     pgd,
@@ -57,8 +57,8 @@ GRADIENT: dict[str, Attack] = {
         *args, steps=3, fine_tune=1, samples=4, block_size=200, start="random", restarts=2, **options
     ),
     "grbcd": lambda *args, **options: grbcd(*args, steps=6, **options),
-    "meta_prbcd": lambda *args, **options: meta_prbcd(
-        *args, model=untrained(), training=SHORT, steps=6, fine_tune=2, samples=2, repair=1, block_size=200, **options
+    "meta_pgd": lambda *args, **options: meta_pgd(
+        *args, model=untrained(), training=SHORT, steps=6, samples=2, repair=1, block_size=200, **options
     ),
     "meta_greedy": lambda *args, **options: meta_greedy(
         *args, model=untrained(), training=SHORT, steps=6, block_size=200, repair=1, **options

@@ -17,7 +17,8 @@ from torch_geometric.nn import GCN as PyGGCN
 from asgnn.asmp import ASMPParams, Scheme
 from asgnn.attacks.inner import InnerTraining
 from asgnn.attacks.meta_gradient import MetaGradient
-from asgnn.attacks.unrolled import Unrolled, UnrolledTraining, meta_greedy, meta_prbcd
+from asgnn.attacks.poison import meta_greedy, meta_pgd
+from asgnn.attacks.unrolled import Unrolled, UnrolledTraining
 from asgnn.errors import ConfigError
 from asgnn.graphs import undirected
 from asgnn.models import APPNP, ASGNN, GAT, GCN, RUNG, SGC, ElasticGNN, GCNJaccard, GNNGuard, SoftMedianGCN
@@ -232,12 +233,11 @@ def test_single_flip_is_the_best_of_all(name: str) -> None:
         "known": attacked,
         "training": training,
         "steps": 2,
-        "fine_tune": 0,
-        "base_lr": 0.2,
-        "samples": 20,
-        "repair": 0,
+        "base_lr": 1.0,
+        "samples": 100,
+        "loss": "tanh_margin",
     }
-    found = meta_prbcd(data, 1, train, generator(), model=model, allow_isolated=True, **options)
+    found = meta_pgd(data, 1, train, generator(), model=model, allow_isolated=True, **options)
     u, v = found.flips[:, 0].tolist()
     assert values[u, v] == max(values.values())
 
@@ -249,12 +249,10 @@ def test_retrain_decides() -> None:
         "model": fresh(MODELS["gcn"], dtype=torch.float32),
         "training": UnrolledTraining(steps=3),
         "steps": 4,
-        "fine_tune": 1,
         "base_lr": 0.1,
         "samples": 30,
-        "repair": 0,
     }
-    pair = meta_prbcd(data, 8, train, generator(), **options).flips[:, -1].tolist()
+    pair = meta_pgd(data, 8, train, generator(), **options).flips[:, -1].tolist()
 
     def holds(edge_index: Tensor) -> bool:
         return pair in edge_index.t().tolist()
@@ -264,7 +262,7 @@ def test_retrain_decides() -> None:
         fooled = holds(edge_index) == holds(data.edge_index)
         return F.one_hot((data.y + fooled) % CLASSES, CLASSES).expand(2, -1, -1)  # as of two victims
 
-    found = meta_prbcd(data, 8, train, generator(), known=torch.arange(12), retrain=retrain, **options)
+    found = meta_pgd(data, 8, train, generator(), known=torch.arange(12), retrain=retrain, **options)
     assert pair not in found.flips.t().tolist()
 
 
@@ -280,6 +278,9 @@ def test_redrawn_weights_depend_on_the_edges_alone(name: str) -> None:
     assert torch.equal(once, again)
     assert not torch.allclose(once, meta_gradient(fixed, data, first))
     runs = [victim._drawn(data.edge_index, weight) for weight in (first, second)]
+    short = Unrolled(fresh(MODELS[name]), train, data.y, UnrolledTraining(steps=5, least=2))
+    lengths = {short._drawn(data.edge_index, symmetric(data, seed)).steps for seed in range(40)}
+    assert lengths == {2, 3, 4, 5}
     assert any(not torch.equal(a, b) for a, b in zip(*(run.start for run in runs), strict=True))
     with torch.no_grad():  # without gradient, the initial weights are those of the model
         assert torch.equal(*(one(data.x, data.edge_index, first) for one in (victim, fixed)))
@@ -325,10 +326,10 @@ def test_bad_settings() -> None:
         with pytest.raises(ConfigError, match=sentence):
             UnrolledTraining(**options)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Linear has no method reset_parameters"):
-        meta_prbcd(data, 1, train, generator(), model=Linear(torch.ones(4, 2), torch.ones(2, 3)))
+        meta_pgd(data, 1, train, generator(), model=Linear(torch.ones(4, 2), torch.ones(2, 3)))
     with pytest.raises(ConfigError, match="no trainable parameters"):
-        meta_prbcd(data, 1, train, generator(), model=nn.Identity())
+        meta_pgd(data, 1, train, generator(), model=nn.Identity())
     with pytest.raises(ConfigError, match=r"must be an untrained torch\.nn\.Module; it is a function"):
-        meta_prbcd(data, 1, train, generator(), model=lambda x: x)  # type: ignore[arg-type]
+        meta_pgd(data, 1, train, generator(), model=lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="has 2 classes, but a training node has label 2"):
-        meta_prbcd(data, 1, train, generator(), model=fresh(lambda: GCN(4, 5, 2), dtype=torch.float32))
+        meta_pgd(data, 1, train, generator(), model=fresh(lambda: GCN(4, 5, 2), dtype=torch.float32))

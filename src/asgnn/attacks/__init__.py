@@ -9,11 +9,12 @@ from asgnn.attacks.metattack import metattack
 from asgnn.attacks.minmax import minmax
 from asgnn.attacks.nettack import nettack, nettack_targets
 from asgnn.attacks.pgd import pgd
+from asgnn.attacks.poison import meta_greedy, meta_pgd
 from asgnn.attacks.prbcd import grbcd, prbcd
 from asgnn.attacks.random_flips import random_flips
 from asgnn.attacks.smoothing import smoothed, straight_through
 from asgnn.attacks.surrogate import SurrogateGCN, fit_surrogate
-from asgnn.attacks.unrolled import Unrolled, UnrolledTraining, meta_greedy, meta_prbcd
+from asgnn.attacks.unrolled import Unrolled, UnrolledTraining
 
 __all__ = [
     "LocalEvasion",
@@ -28,7 +29,7 @@ __all__ = [
     "join_unlike",
     "local_evasion",
     "meta_greedy",
-    "meta_prbcd",
+    "meta_pgd",
     "metattack",
     "minmax",
     "nettack",

@@ -56,6 +56,19 @@ def block_gradient(problem: Problem, keys: Tensor, s: Tensor, edges: Tensor | No
     return problem.gradient(logits, s)
 
 
+def resampled(problem: Problem, keys: Tensor, s: Tensor, size: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return a block, as keys and s, with the highest s > 0, at most half of it, and new random pairs with s = 0."""
+    if keys.numel() == problem.pairs:
+        return keys, s
+    order = s.argsort(descending=True, stable=True)
+    order = order[: min(int((s > 0).sum()), keys.numel() // 2)]
+    kept, at = keys[order].sort()
+    fresh = draw_block(problem, size - kept.numel(), rng)
+    fresh = fresh[~contains(kept, fresh)]
+    both, place = torch.cat([kept, fresh]).sort()
+    return both, torch.cat([s[order][at], s.new_zeros(fresh.numel())])[place]
+
+
 def repaired(
     problem: Problem, flips: Tensor, rounds: int, block_size: int, rng: torch.Generator, *, allow_isolated: bool
 ) -> Tensor:

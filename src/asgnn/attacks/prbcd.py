@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from asgnn.attacks.blocks import block_gradient, check_block, draw_block, repaired
+from asgnn.attacks.blocks import block_gradient, check_block, draw_block, repaired, resampled
 from asgnn.attacks.checkpoint import Checkpoint, State
 from asgnn.attacks.problem import Loss, Problem, check_unit, make_problem
 from asgnn.attacks.relaxation import Start, best_rounding, check_schedule, project, starting_point
@@ -231,16 +231,7 @@ class _Block:
         return replace(block, best_value=value, best_keys=self.keys, best_s=s) if value > self.best_value else block
 
     def resampled(self, problem: Problem, size: int, rng: torch.Generator) -> _Block:
-        """Return a block with the highest s > 0, at most half of the block, and new random pairs with s = 0."""
-        if self.keys.numel() == problem.pairs:
-            return self
-        order = self.s.argsort(descending=True, stable=True)
-        order = order[: min(int((self.s > 0).sum()), self.keys.numel() // 2)]
-        keys, at = self.keys[order].sort()
-        fresh = draw_block(problem, size - keys.numel(), rng)
-        fresh = fresh[~contains(keys, fresh)]
-        keys, place = torch.cat([keys, fresh]).sort()
-        s = torch.cat([self.s[order][at], self.s.new_zeros(fresh.numel())])[place]
+        keys, s = resampled(problem, self.keys, self.s, size, rng)
         return replace(self, keys=keys, s=s)
 
     def at_best(self) -> _Block:

@@ -22,7 +22,7 @@ from asgnn.graphs.features import Features
 from asgnn.graphs.keys import from_keys, single_keys, to_keys
 from asgnn.settings import check_choice
 
-Loss = Literal["tanh_margin", "cw", "ce", "masked_ce", "elu_margin", "margin"]
+Loss = Literal["tanh_margin", "cw", "ce", "masked_ce", "elu_margin", "margin", "probability"]
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
@@ -47,6 +47,8 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     # linear where classified correctly, bounded where not
     "elu_margin": lambda logits, labels: -F.elu(-margin(logits, labels)),
     "margin": margin,
+    # smooth where a trained model is unsure, and bounded
+    "probability": lambda logits, labels: 1 - logits.softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1),
 }
 """(logits (M, C), labels (M,)) → the loss of each node, (M,), which an attack maximises."""
 

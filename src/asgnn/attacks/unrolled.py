@@ -1,8 +1,7 @@
-"""Poisoning through the unrolled training of the victim itself: the logits after training, as a function of the edges.
+"""The unrolled training of a victim: its logits after training, as a differentiable function of the edges.
 
 :class:`Unrolled` turns a model with its training into a :data:`~asgnn.attacks.surrogate.Victim`, so an attack on a
-trained model becomes one on its training. :func:`meta_prbcd` is PR-BCD on it, and :func:`meta_greedy` Metattack's
-greedy outer loop.
+trained model becomes one on its training.
 """
 
 from __future__ import annotations
@@ -12,27 +11,17 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
-from torch_geometric.data import Data
 
-from asgnn.attacks.blocks import block_gradient, check_block, draw_block, repaired
-from asgnn.attacks.checkpoint import Checkpoint
-from asgnn.attacks.prbcd import prbcd
-from asgnn.attacks.problem import Loss, check_unit, make_problem
-from asgnn.attacks.rules import check_labelled, check_task, finish, first_allowed
-from asgnn.attacks.surrogate import Victim
 from asgnn.errors import ConfigError
-from asgnn.graphs import Perturbation, labels_of
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
-from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
-from asgnn.progress import Progress
 from asgnn.settings import check_choice, check_count, check_number
 
 Optimizer = Literal["sgd", "adam"]
@@ -62,8 +51,11 @@ class UnrolledTraining:
         scalar_lr: learning rate of the learned scalars, ``model.scalars()``, if the model has any.
         dropout: whether to train with dropout. The masks of a step are the same in every training.
         redraw: whether gradients are taken from other initial weights and dropout masks for each graph, drawn by
-            ``model.reset_parameters()`` from a seed that depends on the edges. So the attack does not fit one
-            initialisation. Values without gradient always use the weights of ``model``.
+            ``model.reset_parameters()`` from a seed that depends on the edges, and after a number of steps from
+            ``least`` to ``steps``, drawn likewise. So the attack does not fit one initialisation or one epoch. Values
+            without gradient always use the weights of ``model`` and all steps.
+        least: the least number of drawn steps. A victim keeps the weights of its best validation epoch, which under
+            attack is an early one.
         derivative: "exact" differentiates the gradient of each step a second time; "difference" takes the central
             difference of two gradients instead, for models that can be differentiated only once.
     """
@@ -77,10 +69,12 @@ class UnrolledTraining:
     scalar_lr: float = 0.01
     dropout: bool = True
     redraw: bool = True
+    least: int = 10
     derivative: Derivative = "exact"
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps, 0)
+        check_count("least", self.least, 0)
         check_choice("optimizer", self.optimizer, ("sgd", "adam"))
         check_choice("derivative", self.derivative, ("exact", "difference"))
         check_number("momentum", self.momentum, 0, 1, "[)")
@@ -142,7 +136,7 @@ class Unrolled:
 
     def __call__(self, x: Tensor | Features, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         """Return the logits (N, C) after training on the graph."""
-        run = _Run(self, list(self.start.values()), 0)
+        run = _Run(self, list(self.start.values()), 0, self.training.steps)
         if self.training.redraw and edge_weight.requires_grad:
             run = self._drawn(edge_index, edge_weight.detach())
         if self.prepares:
@@ -164,16 +158,18 @@ class Unrolled:
             )
             return found
 
-        return _mean(logits(list(_Train.apply(weight, run, logits)), weight))
+        return mean_logits(logits(list(_Train.apply(weight, run, logits)), weight))
 
     def _drawn(self, edge_index: Tensor, edge_weight: Tensor) -> _Run:
-        """Return a training from other initial weights, which depend on the edges alone."""
+        """Return a training from other initial weights and of another length, which depend on the edges alone."""
         number = float(edge_weight.double() @ (edge_index + 1).double().prod(0))
         (seed,) = struct.unpack("q", struct.pack("d", number))
         with _seeded(seed, edge_weight.device):
             self.model.reset_parameters()  # type: ignore[operator]
         start = [p.detach().clone() for p in self.model.parameters() if p.requires_grad]
-        return _Run(self, start, seed)
+        most = self.training.steps
+        least = min(self.training.least, most)
+        return _Run(self, start, seed, least + seed % (most - least + 1))
 
     def losses(self, logits: _Logits, seed: int) -> _Logits:
         """Return (weights, edge weights) → training loss, with the dropout masks that belong to ``seed``."""
@@ -234,11 +230,12 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """A training: the initial weights, and the seed of the dropout masks."""
+    """A training: the initial weights, the seed of the dropout masks, and the number of steps."""
 
     victim: Unrolled
     start: list[Tensor]
     seed: int
+    steps: int
 
     def losses(self, logits: _Logits, step: int) -> _Logits:
         return self.victim.losses(logits, (self.seed + step) % 2**62)
@@ -253,7 +250,7 @@ class _Train(torch.autograd.Function):
         state = list(run.start)
         state += [torch.zeros_like(value) for _ in range(victim.moments) for value in run.start]
         states, gradients = [], []
-        for step in range(1, victim.training.steps + 1):
+        for step in range(1, run.steps + 1):
             gradient = _gradient(run.losses(logits, step), state[:size], weight)
             if keep:
                 states.append(state)
@@ -351,202 +348,6 @@ def _grad(loss: Tensor, by: list[Tensor], create_graph: bool = False) -> list[Te
     return list(torch.autograd.grad(loss, by, create_graph=create_graph, allow_unused=True, materialize_grads=True))
 
 
-def _mean(logits: Tensor) -> Tensor:
+def mean_logits(logits: Tensor) -> Tensor:
+    """The mean over the models of a stack."""
     return logits.mean(0) if logits.dim() == 3 else logits
-
-
-def meta_prbcd(
-    data: Data,
-    budget: int,
-    train: Tensor,
-    rng: torch.Generator,
-    *,
-    model: nn.Module,
-    known: Tensor | None = None,
-    nodes: Tensor | None = None,
-    training: UnrolledTraining | None = None,
-    retrain: Retrain | None = None,
-    steps: int = 125,
-    fine_tune: int = 25,
-    block_size: int = 250_000,
-    base_lr: float = 1.0,
-    loss: Loss = "tanh_margin",
-    samples: int = 20,
-    repair: int = 10,
-    allow_isolated: bool = False,
-    device: torch.device | str | None = None,
-    checkpoint: Checkpoint | None = None,
-    progress: Progress | None = None,
-) -> Perturbation:
-    """PR-BCD on the meta-gradient: global poisoning through the unrolled training of the model itself.
-
-    As :func:`~asgnn.attacks.prbcd`, but the attacked function is the whole training: see :class:`Unrolled`. The best
-    step, the rounding and the local search are decided by ``retrain`` if it is given, else by the unrolled training.
-
-    Threat model: global poisoning, white box. The attacker knows the graph, the features, the model and its training,
-    and the labels of ``train`` and ``known``. The label of any other node is the prediction of the victim that is
-    trained on the clean graph.
-
-    Args:
-        data, budget, rng, allow_isolated, device, checkpoint, progress: as for :func:`~asgnn.attacks.pgd`.
-        train: the nodes on which the victim is trained, as numbers or a mask.
-        model: the untrained victim, or a stack of several; see :class:`Unrolled`. Its weights are the initial ones.
-        known: further nodes whose labels the attacker knows, as numbers or a mask.
-        nodes: the attacked nodes, as numbers or a mask; by default all nodes outside ``train``.
-        training: the settings of the unrolled training.
-        retrain: trains the true victim on given edges and returns its logits; for the decisions. A resumed attack
-            gives the same flips if it always returns the same logits for the same edges.
-        steps, fine_tune, block_size, base_lr, loss, samples, repair: as for :func:`~asgnn.attacks.prbcd`.
-
-    Time O(steps · training steps · (E + block)), memory O((E + block) (H + C) + training steps · weights).
-    """
-    unrolled, labelled, nodes = _unrolled(data, budget, train, known, nodes, model, training, device)
-    found = prbcd(
-        data,
-        budget,
-        labelled,
-        rng,
-        nodes=nodes,
-        surrogate=unrolled,
-        victim=_victim(retrain),
-        steps=steps,
-        fine_tune=fine_tune,
-        block_size=block_size,
-        base_lr=base_lr,
-        loss=loss,
-        samples=samples,
-        repair=repair,
-        allow_isolated=allow_isolated,
-        device=device,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-    return _named(found, "meta_prbcd", unrolled, retrain)
-
-
-def meta_greedy(
-    data: Data,
-    budget: int,
-    train: Tensor,
-    rng: torch.Generator,
-    *,
-    model: nn.Module,
-    known: Tensor | None = None,
-    nodes: Tensor | None = None,
-    training: UnrolledTraining | None = None,
-    retrain: Retrain | None = None,
-    steps: int = 125,
-    block_size: int = 250_000,
-    loss: Loss = "tanh_margin",
-    repair: int = 0,
-    allow_isolated: bool = False,
-    device: torch.device | str | None = None,
-    checkpoint: Checkpoint | None = None,
-    progress: Progress | None = None,
-) -> Perturbation:
-    """Metattack's outer loop through the unrolled training of the model itself, with some flips per step.
-
-    Each step takes the meta-gradient of the current graph on a block of pairs and flips the ``budget / steps`` best
-    ones. The best quarter of the block stays, and the rest is replaced by new random pairs. No pair is flipped twice.
-    The flips are in the order in which they were made, unless ``repair`` swaps some of them.
-
-    Threat model: as :func:`meta_prbcd`.
-
-    Args:
-        data, budget, train, rng, model, known, nodes, training, loss, allow_isolated, device, checkpoint, progress:
-            as for :func:`meta_prbcd`.
-        retrain: as for :func:`meta_prbcd`; it decides only in the local search.
-        steps: number of steps; at most ``budget`` are made.
-        block_size: number of pairs in the block, at least twice the budget or all pairs.
-        repair: rounds of the local search at the end, as for :func:`~asgnn.attacks.pgd`.
-
-    Time and memory as for :func:`meta_prbcd`.
-    """
-    check_count("steps", steps)
-    check_count("repair", repair, 0)
-    unrolled, labelled, nodes = _unrolled(data, budget, train, known, nodes, model, training, device)
-    state = checkpoint.load() if checkpoint is not None else None
-    problem = make_problem(
-        data,
-        budget,
-        labelled,
-        rng,
-        nodes=nodes,
-        surrogate=unrolled,
-        victim=_victim(retrain),
-        loss=loss,
-        device=device,
-        state=state,
-    )
-    check_block(block_size, budget, problem)
-    n, total, start = problem.num_nodes, min(steps, budget), 0
-    made, kept = torch.empty(2, 0, dtype=torch.int64), torch.empty(0, dtype=torch.int64, device=problem.device)
-    if state is not None:
-        made, kept, start = state["made"], state["kept"].to(problem.device), int(state["step"])
-        rng.set_state(state["rng"])
-    for step in range(start, total):
-        edges = problem.flipped(made)
-        fresh = block_size if block_size >= problem.pairs else block_size - kept.numel()
-        keys = unique_keys(torch.cat([kept, draw_block(problem, fresh, rng)]))
-        keys = keys[~contains(to_keys(made, n).to(keys.device), keys)]
-        gradient = block_gradient(problem, keys, torch.zeros(keys.numel(), device=keys.device), edges)
-        if step == start:
-            check_unit(float(gradient.abs().max()))
-        keys = keys[gradient.argsort(descending=True, stable=True)]
-        # includes flips that earlier steps could not find
-        count = (step + 1) * budget // total - made.size(1)
-        flips = first_allowed(from_keys(keys, n).cpu(), count, edges.cpu(), n, allow_isolated=allow_isolated)
-        made, kept = torch.cat([made, flips], dim=1), keys[: block_size // 4]
-        if checkpoint is not None:
-            now = {"step": torch.tensor(step + 1), "made": made, "kept": kept, "rng": rng.get_state()}
-            checkpoint.save(problem.state() | now)
-        if progress is not None:
-            progress(step + 1, total)
-    if made.size(1) == budget:
-        made = repaired(problem, made, repair, block_size, rng, allow_isolated=allow_isolated)
-    meta = {"steps": steps, "block_size": block_size, "loss": loss, "repair": repair}
-    found = finish(data, made, budget, allow_isolated=allow_isolated, meta=meta)
-    return _named(found, "meta_greedy", unrolled, retrain)
-
-
-def _unrolled(
-    data: Data,
-    budget: int,
-    train: Tensor,
-    known: Tensor | None,
-    nodes: Tensor | None,
-    model: nn.Module,
-    training: UnrolledTraining | None,
-    device: torch.device | str | None,
-) -> tuple[Unrolled, Tensor, Tensor]:
-    """Return the attacked training, the nodes whose labels are known, and the attacked nodes."""
-    check_task(data, budget)
-    train = check_labelled(train, data)
-    labelled = train if known is None else torch.cat([train, check_labelled(known, data)]).unique()
-    if nodes is None:
-        outside = torch.ones(int(data.num_nodes or 0), dtype=torch.bool)
-        outside[train] = False
-        if not bool(outside.any()):
-            raise ConfigError("Every node is labelled, so none is left to attack; pass the nodes to attack as nodes=.")
-        nodes = outside.nonzero().view(-1)
-    place = torch.device(device or data.x.device)
-    return Unrolled(model, train.to(place), labels_of(data).to(place), training), labelled, nodes
-
-
-def _victim(retrain: Retrain | None) -> Victim | None:
-    """Return the victim that decides: one that is retrained, or ``None`` for the unrolled training itself."""
-    if retrain is None:
-        return None
-
-    def call(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
-        with torch.enable_grad():  # decisions need no gradient, but training does
-            logits = retrain(edge_index)
-        return _mean(logits.detach().to(edge_weight))
-
-    return call
-
-
-def _named(found: Perturbation, attack: str, unrolled: Unrolled, retrain: Retrain | None) -> Perturbation:
-    about = {f"training_{name}": str(value) for name, value in asdict(unrolled.training).items()}
-    about |= {"attack": attack, "model": type(unrolled.model).__name__, "retrain": str(retrain is not None)}
-    return replace(found, meta={**found.meta, **about})

@@ -19,7 +19,7 @@ from asgnn.attacks import (
     grbcd,
     join_unlike,
     meta_greedy,
-    meta_prbcd,
+    meta_pgd,
     metattack,
     prbcd,
     random_flips,
@@ -150,7 +150,7 @@ EVASION: dict[str, Way] = {
 POISONING: dict[str, Way] = {
     "metattack": Way(metattack, "nothing", {"loss": "tanh_margin"}, ordered=True),
     "meta-greedy": Way(meta_greedy, "training", {"steps": 60}, ordered=True, full=True),
-    "meta-prbcd": Way(meta_prbcd, "training", {"steps": 60, "fine_tune": 10}, full=True),
+    "meta-pgd": Way(meta_pgd, "training", full=True),
     # flips of an evasion attack on the model that was trained on the clean graph, used as poison
     **{name: EVASION[name] for name in ("prbcd", "prbcd-relaxed", "prbcd-twin", "grbcd", "dice", "random")},
 }

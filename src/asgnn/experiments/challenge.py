@@ -119,12 +119,15 @@ class Job:
     budgets: tuple[float, ...]
     effort: Effort = "quick"
     phase: str = "own"
+    attacks: tuple[str, ...] = ()
 
     @property
     def ways(self) -> dict[str, Way]:
-        """The attacks; a model that no edge reaches needs no more than one."""
-        table = chosen(EVASION if self.kind == "evasion" else POISONING, self.effort)
-        return {"random": table["random"]} if self.subject in EDGE_FREE else table
+        """The attacks, those of ``attacks`` alone if it names any; a model that no edge reaches needs only one."""
+        table = EVASION if self.kind == "evasion" else POISONING
+        if self.subject in EDGE_FREE:
+            return {"random": table["random"]}
+        return {name: table[name] for name in self.attacks} or chosen(table, self.effort)
 
     @property
     def key(self) -> str:
@@ -219,14 +222,20 @@ def jobs_of(
     effort: Effort = "quick",
     *,
     nodes: bool = False,
+    attacks: Sequence[str] = (),
 ) -> list[Job]:
-    """One job for each kind, split and model; with ``nodes`` one that attacks single nodes, with shares of degrees."""
+    """One job for each kind, split and model; with ``nodes`` one that attacks single nodes, with shares of degrees.
+
+    ``attacks`` are the names of the only attacks to make; by default those of the effort.
+    """
     for kind in kinds:
         check_choice("kind", kind, KINDS)
+        for attack in attacks:
+            check_choice("attack", attack, tuple(EVASION if kind == "evasion" else POISONING))
     shares, name = check_budgets(budgets), parse_case(dataset, split=str(splits[0])).dataset
     chosen({}, effort)
     return [
-        Job(kind, name, split, subject, shares, effort, "nodes" if nodes else "own")  # type: ignore[arg-type]
+        Job(kind, name, split, subject, shares, effort, "nodes" if nodes else "own", tuple(attacks))  # type: ignore[arg-type]
         for split in splits
         for kind in kinds
         for subject in dict.fromkeys(subjects)
