@@ -32,6 +32,7 @@ from asgnn.certify import (
 from asgnn.cli.app import find_device
 from asgnn.cli.certificates import figures
 from asgnn.experiments.machine import origin
+from asgnn.experiments.records import CERTIFIED_AT
 from asgnn.graphs import labels_of, load_dataset, published_split, random_split
 from asgnn.graphs.features import Features
 from asgnn.training import fit_many, recipe
@@ -39,7 +40,7 @@ from asgnn.training import fit_many, recipe
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs" / "records" / "certificates.json"
 GRAPHS = ("cora", "citeseer", "cora_ml")
-RADII = [0, 1, 2, 5, 10, 20]
+RADII = list(CERTIFIED_AT)
 # for which numbers of flips the anchor is chosen
 TARGETS = ([0], [1], [5, 10], [20])
 SETTINGS = {"structure": "frozen", "prior_neighbors": 15, "prior_weight": 0.2}

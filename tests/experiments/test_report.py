@@ -1123,20 +1123,32 @@ def test_the_page_shows_which_edges_are_false(results: Results, tmp_path: Path, 
     nothing = browse(results.report(), tmp_path, width, 'return { edges: count("#edges"), links: count("nav a") };')
     assert nothing["edges"] == 0
     records = {"edges": {"rows": edge_rows()}, "calibration": {"graphs": {"cora 5%": CALIBRATED}}}
-    for name, content in {**records, "challenge": {"rows": envelope_rows()}}.items():
+    certified = [
+        {"dataset": "cora", "by": "parts", "parts": 3, "anchor": 1, "seconds": 1.0, "chosen_for": [flips]}
+        | {"test": {"certified": [0.8, 0.7, 0.6, values, 0.4, 0.3], "edge_free": 0.55, "mlp": 0.5}}
+        for flips, values in ((0, 0.5), (20, 0.52))
+    ]
+    records |= {"challenge": {"rows": envelope_rows()}, "certificates": {"rows": certified}}
+    for name, content in records.items():
         results.series.append(read_record(write_record(tmp_path, f"{name}.json", content)))
     script = """
     const cells = (id) => all(`#${id} tbody tr`).map((row) => [...row.children].map((cell) => cell.textContent));
     const found = { title: text("#edges h2"), summary: cells("edges-scores"), table: cells("edges-table"),
       best: texts("#edges-table .best"), charts: texts("#edges-charts figcaption"), links: count("nav a"),
-      calibration: cells("record-calibration-table"), challenge: cells("challenge-0").slice(1, 4), wider: wider() };
+      calibration: cells("record-calibration-table"), certified: cells("record-certificates-table"),
+      curves: count("#certificates-charts .curve"), challenge: cells("challenge-0").slice(1, 4), wider: wider() };
     set("edges-attack", "random");
     found.random = [cells("edges-table"), count("#edges-charts figure")];
     set("edges-measure", "precision_10");
     return { ...found, unknown: cells("edges-table") };
     """
     found = browse(results.report(), tmp_path, width, AXES + script)
-    assert found["links"] == nothing["links"] + 3
+    assert found["links"] == nothing["links"] + 4
+    assert found.pop("certified") == [
+        ["cora", "parts", "3", "1", "1", flips, "80.0", "70.0", "60.0", at_5, "40.0", "30.0", "55.0", "50.0"]
+        for flips, at_5 in (("0", "50.0"), ("20", "52.0"))
+    ]
+    assert found.pop("curves") == 3  # one kind of voters and two floors
     assert found.pop("challenge") == [
         ["asgnn", "", "85.0", "79.5", "prbcd"],
         ["MLP", "control", "66.0", "66.0", "prbcd"],

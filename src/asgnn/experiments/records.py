@@ -29,7 +29,8 @@ class Shape:
 
     Attributes:
         texts: columns of text.
-        numbers: column of numbers, which may be null → its place in a row of the file, such as "before.width".
+        numbers: column of numbers, which may be null → its place in a row of the file, such as "before.width", or
+            "certified.0" for the first entry of a list.
         flags: columns of truth values; where a row has none, it is false.
     """
 
@@ -46,6 +47,9 @@ def _same(*names: str) -> dict[str, str]:
     return dict(zip(names, names, strict=True))
 
 
+CERTIFIED_AT = (0, 1, 2, 5, 10, 20)  # flips
+SHARES = (*(f"{flips} flips" for flips in CERTIFIED_AT), "edge_free", "mlp")  # certified, and the floors
+
 # By name, which is that of the file.
 RECORDS = {
     "edges": Shape(
@@ -61,6 +65,12 @@ RECORDS = {
         ("graph", "kind", "model", "worst"),  # kind: evasion, poisoning or single nodes; worst: an attack
         _same("budget", "accuracy"),
         flags=("control",),
+    ),
+    "certificates": Shape(
+        ("dataset", "by"),  # by: the voters
+        _same("parts", "anchor", "seconds")
+        | {"chosen_for": "chosen_for.0"}  # the least number of flips that the anchor was chosen for
+        | dict(zip(SHARES, (*(f"test.certified.{i}" for i in range(6)), "test.edge_free", "test.mlp"), strict=True)),
     ),
     "cleaning": Shape(("graph", "attack", "model"), _same("rate", "before", "after", "removed")),
 }
@@ -118,6 +128,9 @@ def _kept_rows(content: Any, shape: Shape) -> Iterator[dict[str, Any]]:
 def _at(row: Mapping[str, Any], place: str) -> Any:
     value: Any = row
     for name in place.split("."):
+        if isinstance(value, list) and name.isdigit():
+            value = dict(enumerate(value)).get(int(name), "missing")
+            continue
         if not isinstance(value, dict) or name not in value:
             return "missing"
         value = value[name]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asgnn.experiments.records import SHARES
 from asgnn.experiments.report.tables import AdaptiveGain, TableCell
 from asgnn.experiments.store import Summary
 from asgnn.experiments.values import Settings
@@ -88,11 +89,20 @@ CONTROLS = (
     "Controls show what a part adds: the same models with a frozen structure, the MLP, which sees no edges, and ASGNN "
     "on a graph made from the features alone."
 )
-RECORD_TITLES = {"calibration": "Calibrated probabilities", "cleaning": "Training on cleaned graphs"}
+RECORD_TITLES = {
+    "calibration": "Calibrated probabilities",
+    "certificates": "Certificates",
+    "cleaning": "Training on cleaned graphs",
+}
 RECORD_NOTES = {
     "calibration": (
         "The expected calibration error is the mean difference between confidence and accuracy, over 15 bins of the "
         "test nodes: before and after the temperature that the validation nodes choose."
+    ),
+    "certificates": (
+        "Test accuracy, %, that no attacker with so many flips can lower, before or after the training. Votes of "
+        "neighbours or of parts of the edges, with an anchor of votes of the edge-free model that the validation nodes "
+        "choose for few or for many flips. The edge-free model and the MLP are certified against any number of flips."
     ),
     "cleaning": (
         "Test accuracy, %, of other models on graphs as they were and after the most suspicious edges were removed; "
@@ -116,13 +126,16 @@ def rate_text(rate: float | None) -> str:
 
 def column_titles(names: Sequence[str]) -> list[str]:
     """The names of the columns of a record in words."""
-    words = {"test": "test accuracy", "removed": "edges removed"}
+    words = {"test": "test accuracy", "removed": "edges removed", "edge_free": "edge-free model", "mlp": "MLP"}
+    words |= {"chosen_for": "chosen for, flips"}
     return [words.get(name, name.replace("_", " ")) for name in names]
 
 
 def record_entry(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if name in SHARES:
+        return f"{100 * value:.1f}"
     return (
         rate_text(value) if name in ("rate", "removed") else f"{value:.4g}" if isinstance(value, float) else str(value)
     )

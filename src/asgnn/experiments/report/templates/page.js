@@ -653,7 +653,34 @@
       })), "");
   }
 
+  /** For each graph and kind of voters a curve, beside the floors; at each number of flips with the anchor chosen for so many, or the next larger number. */
+  function drawCertificates() {
+    const { columns, rows } = data.records.certificates;
+    const at = (label) => columns.indexOf(label);
+    const flips = columns.map((label, i) => [label.match(/^(\d+) flips$/), i]).filter(([found]) => found);
+    const xs = flips.map(([found]) => Number(found[1]));
+    const places = xs.map((_, i) => i);  // evenly spaced: most changes are at few flips
+    const percent = (row, i) => row[i][1] === null ? null : 100 * row[i][1];
+    const linesOf = (graph) => {
+      const here = rows.filter((row) => row[0][0] === graph);
+      const voters = [...new Set(here.map((row) => row[at("by")][0]))];
+      const chosen = (of) => flips.map(([, i], k) => percent(of.filter((row) => row[at("chosen for, flips")][1] >= xs[k]).sort((a, b) => a[at("chosen for, flips")][1] - b[at("chosen for, flips")][1])[0], i));
+      const floor = (label) => flips.map(() => percent(here[0], at(label)));
+      return [...voters.map((by, i) => ({ name: by, label: `votes of ${by}`, look: { colour: [1, 3, 2][i % 3], strong: true }, values: chosen(here.filter((row) => row[at("by")][0] === by)) })),
+        ...["edge-free model", "MLP"].map((label, i) => ({ name: label, label, look: { colour: [7, 0][i], dotted: true, floor: true }, values: floor(label) }))]
+        .map((one) => ({ ...one, bands: [], text: (i) => fixed(one.values[i], 1) }));
+    };
+    const graphs = [...new Set(rows.map((row) => row[0][0]))], visible = hiddenIn("certificates");
+    const place = byId("certificates-charts");
+    const [grid, width] = layout(place, 250, Math.min(3, graphs.length));
+    place.style.gridTemplateColumns = grid;
+    byId("certificates-legend").replaceChildren(legend([...new Map(graphs.flatMap(linesOf).map((one) => [one.name, one])).values()], "certificates"));
+    place.replaceChildren(...graphs.map((graph) => lineChart({ xs: places, xLabels: places.map((i) => [i, String(xs[i])]), xTitle: "flips", yTitle: "certified accuracy, %",
+      head: (i) => `${xs[i]} flips`, lines: linesOf(graph).filter(visible), width, height: 250, caption: graph })).filter(Boolean));
+  }
+
   function drawRecords() {
+    if (data.records.certificates) drawCertificates();
     for (const [kind, { columns, rows }] of Object.entries(data.records)) {
       const kindOf = (i) => rows.every((row) => row[i][1] === null || typeof row[i][1] === "number") ? "number" : "text";
       drawPlain(`record-${kind}-table`, `${rows.length} rows`, columns.map((label, i) => ({ label, kind: kindOf(i) })),
