@@ -26,7 +26,7 @@ def induced(adj: Adjacency, nodes: Tensor, local: Tensor) -> Adjacency:
     local[nodes] = -1
     crow = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
     torch.cumsum(torch.bincount(row, minlength=nodes.numel()), 0, out=crow[1:])
-    # ascending, because the rows are
-    reverse = torch.searchsorted(entry, adj.reverse[entry])
+    # The k-th entry by column is the transpose of the k-th entry by row, because the pattern is symmetric.
+    reverse = torch.argsort(col, stable=True)
     trust = None if adj.trust is None else adj.trust[entry]
     return Adjacency(nodes.numel(), row, col, crow, reverse, adj.loops[entry], adj.weight[entry], adj.symmetric, trust)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -11,7 +12,6 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.induced import induced
 from asgnn.graphs.partition import Method, partition_nodes
-from asgnn.graphs.per_graph import once_per_graph
 
 
 class Clusters:
@@ -32,7 +32,7 @@ class Clusters:
     ) -> None:
         self.features, self.adj = features, adj
         self.parts, self.steps = parts, -(-parts // parts_per_step)
-        part = _part_of_nodes(features, adj, parts, method).to(adj.row.device)
+        part = _part_of_nodes(adj, parts, method).to(adj.row.device)
         self._members = torch.argsort(part, stable=True).split(torch.bincount(part, minlength=parts).tolist())
         self._local = torch.full_like(part, -1)
 
@@ -53,7 +53,12 @@ class Clusters:
         return [one[one >= 0] for one in found]
 
 
-@once_per_graph
-def _part_of_nodes(features: Features, adj: Adjacency, parts: int, method: Method) -> Tensor:
-    del features
-    return partition_nodes(adj.edge_index[:, ~adj.loops], adj.num_nodes, parts, method)
+# The parts of a graph by their number and method, as long as the graph lives.
+_PARTS: WeakKeyDictionary[Adjacency, dict[tuple[int, Method], Tensor]] = WeakKeyDictionary()
+
+
+def _part_of_nodes(adj: Adjacency, parts: int, method: Method) -> Tensor:
+    known = _PARTS.setdefault(adj, {})
+    if (parts, method) not in known:
+        known[parts, method] = partition_nodes(adj.edge_index[:, ~adj.loops], adj.num_nodes, parts, method)
+    return known[parts, method]
