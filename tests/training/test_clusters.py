@@ -104,7 +104,7 @@ def test_prior_and_witness_see_the_whole_graph(kind: str, monkeypatch: pytest.Mo
 def test_all_parts_in_one_step_are_training_on_the_whole_graph(name: str) -> None:
     data = graph()
     whole, in_parts = (
-        fit_many([trial(name, 0, epochs=6, **way)], data)[0] for way in ({}, {"parts": 6, "parts_per_step": 6})
+        fit_many([trial(name, 0, epochs=6, **way)], data)[0] for way in ({}, {**ORDER, "parts": 6, "parts_per_step": 6})
     )
     assert_equal(in_parts, whole)
     assert torch.equal(in_parts.logits[0], whole.logits[0])

@@ -42,7 +42,7 @@ def partition_nodes(edge_index: Tensor, num_nodes: int, parts: int, method: Meth
         except ImportError:
             if method == "metis":
                 raise ConfigError(
-                    'method="metis" needs the package pymetis: pip install asgnn[partition]; method="order" needs none.'
+                    "Parts by METIS need the package pymetis: pip install asgnn[partition]; parts by order need none."
                 ) from None
         else:
             return _by_metis(pymetis, edge_index, num_nodes, parts)

@@ -27,9 +27,7 @@ class Clusters:
     Memory O(N) beside the graph. A step takes time and memory in proportion to its parts, not to the graph.
     """
 
-    def __init__(
-        self, features: Features, adj: Adjacency, parts: int, parts_per_step: int, method: Method = "auto"
-    ) -> None:
+    def __init__(self, features: Features, adj: Adjacency, parts: int, parts_per_step: int, method: Method) -> None:
         self.features, self.adj = features, adj
         self.parts, self.steps = parts, -(-parts // parts_per_step)
         part = _part_of_nodes(adj, parts, method).to(adj.row.device)
