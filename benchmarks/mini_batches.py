@@ -45,7 +45,8 @@ GRAPHS: dict[str, Callable[[], Data]] = {
     LARGE: lambda: planted(100_000),
 }
 SEEDS = {"cora": 5, "citeseer": 5, "planted-20000": 2, LARGE: 2}
-MODELS = ("asgnn", "gcn", "appnp")
+# The settings that differ from the recipe. ASGNN's drops 80 % of the words, which is much for nodes of few neighbours.
+MODELS: dict[str, dict[str, Any]] = {"asgnn": {}, "asgnn, dropout 0.5": {"dropout": 0.5}, "gcn": {}, "appnp": {}}
 WAYS: tuple[dict[str, Any], ...] = (
     {"parts": 1},
     {"parts": 8, "parts_per_step": 2, "partition": "metis"},
@@ -72,11 +73,9 @@ def main() -> None:
     record = {"about": _about(), "rows": record.get("rows", []), "sampling": record.get("sampling", [])}
     known = {_key(row) for row in record["rows"]}
     for graph in asked.graph or GRAPHS:
-        wanted = [
-            {"graph": graph, "model": model, **way}
-            for way in (WAYS_OF_LARGE if graph == LARGE else WAYS)
-            for model in MODELS
-        ]
+        ways = WAYS_OF_LARGE if graph == LARGE else WAYS
+        models = [model for model, settings in MODELS.items() if not settings or not _is_planted(graph)]
+        wanted = [{"graph": graph, "model": model, **way} for way in ways for model in models]
         jobs: list[tuple[str, Callable[[Any], dict[str, Any]], Any]] = [
             ("rows", _train, one) for one in wanted if _key(one) not in known
         ]
@@ -87,6 +86,10 @@ def main() -> None:
                 record[kind].append(alone.apply(measure, (one,)))
             print(record[kind][-1], flush=True)
             asked.output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _is_planted(graph: str) -> bool:
+    return graph.startswith("planted")
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -110,7 +113,8 @@ def _train(row: dict[str, Any]) -> dict[str, Any]:
     data = GRAPHS[row["graph"]]()
     way = {name: row[name] for name in ("parts", "parts_per_step", "partition") if name in row}
     epochs = EPOCHS if row["parts"] == 1 else EPOCHS_IN_PARTS
-    chosen = recipe(row["model"], epochs=epochs, **(DENSE if "planted" in row["graph"] else {}), **way)
+    settings = MODELS[row["model"]] | (DENSE if _is_planted(row["graph"]) else {})
+    chosen = recipe(row["model"].partition(",")[0], epochs=epochs, **settings, **way)
     small = planted(500)  # first, so that loading the compiled loops does not count
     warm_up = chosen.with_settings({"epochs": 2}).trial(small, random_split(small, 0), 0)
     fit(warm_up.model, small, warm_up.config, split=warm_up.split)
@@ -154,7 +158,7 @@ def _edges_seen(data: Data, row: dict[str, Any]) -> float:
     seen = 0
     for nodes in clusters.draw(torch.Generator().manual_seed(0)):
         seen += clusters.cut(nodes, torch.device("cpu"))[1].row.numel() - nodes.numel()
-    return round(seen / data.num_edges, 3)
+    return round(seen / int(data.num_edges), 3)
 
 
 def _sample(graph: str) -> dict[str, Any]:
@@ -182,7 +186,8 @@ def _neighbours(crow: Tensor, col: Tensor, degree: Tensor, nodes: Tensor, fan_ou
     """The distinct nodes among ``fan_out`` draws from the entries of each row."""
     draws = torch.rand(nodes.numel(), fan_out, generator=rng)
     entry = crow[nodes].unsqueeze(1) + (draws * degree[nodes].unsqueeze(1)).long()
-    return col[entry.view(-1)].unique()
+    distinct: Tensor = torch.unique(col[entry.view(-1)])  # type: ignore[no-untyped-call]
+    return distinct
 
 
 if __name__ == "__main__":

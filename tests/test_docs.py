@@ -513,6 +513,14 @@ def test_table_of_the_speed_is_that_of_the_record(monkeypatch: pytest.MonkeyPatc
     assert all(case["ok"] for case in json.loads(script.RECORD.read_text())["cases"])
 
 
+def test_tables_of_mini_batches_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    script = importlib.import_module("mini_batch_table")
+    page = script.PAGE.read_text()
+    for name, lines in script.tables().items():
+        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+
+
 def test_tables_of_the_challenges_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what README and page say of them; by evasion our attacks are as strong as the published ones."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
