@@ -186,7 +186,7 @@ def _neighbours(crow: Tensor, col: Tensor, degree: Tensor, nodes: Tensor, fan_ou
     """The distinct nodes among ``fan_out`` draws from the entries of each row."""
     draws = torch.rand(nodes.numel(), fan_out, generator=rng)
     entry = crow[nodes].unsqueeze(1) + (draws * degree[nodes].unsqueeze(1)).long()
-    distinct: Tensor = torch.unique(col[entry.view(-1)])  # type: ignore[no-untyped-call]
+    distinct: Tensor = torch.unique(col[entry.view(-1)])
     return distinct
 
 

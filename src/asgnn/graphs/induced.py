@@ -22,11 +22,11 @@ def induced(adj: Adjacency, nodes: Tensor, local: Tensor) -> Adjacency:
     local[nodes] = torch.arange(nodes.numel(), device=nodes.device)
     entry = entries_of_rows(adj.crow, nodes)
     entry = entry[local[adj.col[entry]] >= 0]
-    row, col = local[adj.row[entry]], local[adj.col[entry]]
+    row, col = local[adj.row[entry]].to(adj.row.dtype), local[adj.col[entry]].to(adj.col.dtype)
     local[nodes] = -1
     crow = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
     torch.cumsum(torch.bincount(row, minlength=nodes.numel()), 0, out=crow[1:])
     # The k-th entry by column is the transpose of the k-th entry by row, because the pattern is symmetric.
-    reverse = torch.argsort(col, stable=True)
+    reverse = torch.argsort(col, stable=True).to(adj.reverse.dtype)
     trust = None if adj.trust is None else adj.trust[entry]
     return Adjacency(nodes.numel(), row, col, crow, reverse, adj.loops[entry], adj.weight[entry], adj.symmetric, trust)
