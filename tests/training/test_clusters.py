@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -237,6 +239,20 @@ def test_patience_progress_and_epochs_are_as_on_the_whole_graph() -> None:
     assert [one.number for one in reported] == list(range(1, end + 1))
     assert [float(one.train_loss[0]) for one in reported] == stopped.history.train_loss.tolist()
     assert done == [*((epoch, 25) for epoch in range(1, end + 1)), (25, 25)]
+
+
+def test_features_may_be_memory_mapped(tmp_path: Path) -> None:
+    data, split = graph(), split_of(0)
+    data.x = torch.randn(NODES, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    data.x.numpy().tofile(tmp_path / "x")
+    mapped = data.__copy__()
+    mapped.x = torch.from_numpy(np.memmap(tmp_path / "x", dtype=np.float64, mode="r+", shape=(NODES, 6)))
+    fits = []
+    for one in (data, mapped):
+        model = GCN(6, 8, CLASSES).double()
+        model.reset_parameters(torch.Generator().manual_seed(0))
+        fits.append(fit(model, one, TrainConfig(3, **ORDER), split=split))
+    assert_equal(*fits)
 
 
 # --- settings and bad input ------------------------------------------------------------------------------------------
