@@ -172,6 +172,13 @@ def test_blocks_of_the_tuning_page_run(capsys: pytest.CaptureFixture[str]) -> No
     assert len(seen["result"].history.val_loss) == seen["result"].best_epoch + 20 < 2000
 
 
+def test_blocks_of_the_page_on_speed_run() -> None:
+    pytest.importorskip("pymetis")
+    seen = run_page(ROOT / "docs" / "speed.md")
+    assert seen["result"].config.steps == 5
+    assert seen["result"].val_score > 0.7
+
+
 def test_blocks_of_the_page_on_structure_run(capsys: pytest.CaptureFixture[str]) -> None:
     seen = run_page(ROOT / "docs" / "structure.md")
     assert f"```text\n{capsys.readouterr().out}```" in (ROOT / "docs" / "structure.md").read_text()
