@@ -35,6 +35,7 @@ EXTRAS = (
     Extra("parquet", "parquet"),
     Extra("fast", "fast"),
     Extra("neighbors", "neighbors"),
+    Extra("partition", "partition"),
     Extra("ray", "ray"),
 )
 

@@ -79,6 +79,12 @@ def neighbors() -> None:
     assert asgnn.graphs.build_graph(x, neighbors=2).num_edges >= 600
 
 
+def partition() -> None:
+    """Parts of a graph by METIS."""
+    data = asgnn.graphs.planted_graph(200, 3, features=asgnn.graphs.Gaussian(4))
+    assert asgnn.graphs.partition_nodes(data.edge_index, 200, 4, "metis").unique().tolist() == [0, 1, 2, 3]
+
+
 def ray() -> None:
     """A cluster on this machine."""
     from asgnn.experiments.executors import cluster
@@ -93,6 +99,7 @@ CHECKS: dict[str, tuple[Callable[[], None], str | None]] = {
     "parquet": (parquet, "asgnn[parquet]"),
     "fast": (fast, "asgnn[fast]"),
     "neighbors": (neighbors, "asgnn[neighbors]"),
+    "partition": (partition, "asgnn[partition]"),
     "ray": (ray, "asgnn[ray]"),
 }
 

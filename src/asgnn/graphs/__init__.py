@@ -14,6 +14,7 @@ from asgnn.graphs.datasets import DATASETS, Dataset, available, find_dataset, lo
 from asgnn.graphs.flips import POISONED, Perturbation, diff, load_poisoned, published
 from asgnn.graphs.named import NamedGraph, named_graph
 from asgnn.graphs.own import OWN_FLIPS, load_own, own_source, own_split
+from asgnn.graphs.partition import partition_nodes
 from asgnn.graphs.planted import JUDGING, PLANTED, TUNING, Gaussian, Words, planted_graph
 from asgnn.graphs.prepare import prepare
 from asgnn.graphs.prior import FeaturePrior
@@ -65,6 +66,7 @@ __all__ = [
     "num_classes",
     "own_source",
     "own_split",
+    "partition_nodes",
     "planted_graph",
     "prepare",
     "published",
