@@ -114,10 +114,7 @@ class Features:
         else:
             coo = x.detach().to_sparse_coo().coalesce()
             (row, col), value = coo.indices(), coo.values()
-        order = torch.argsort(col * n + row)
-        by_row = Rows(_pointer(row, n), col, check_finite(value.detach()), (n, f))
-        by_column = Rows(_pointer(col[order], f), row[order], by_row.value[order], (f, n))
-        made = cls(n, f, None, by_row, by_column, order)
+        made = _sparse(row, col, check_finite(value.detach()), (n, f))
         if strided:
             _SPARSE[x] = (row, made)
         return made
@@ -197,6 +194,18 @@ class Features:
         matrix.eliminate_zeros()
         return matrix
 
+    def rows(self, nodes: Tensor) -> Features:
+        """Returns the features of ``nodes``, sparse or dense as these are; time O(their entries)."""
+        if self.by_row is None:
+            assert self.dense is not None
+            return Features(nodes.numel(), self.num_features, self.dense[nodes], None, None, None)
+        whole = self.by_row
+        sizes = whole.crow.diff()[nodes]
+        row = torch.repeat_interleave(torch.arange(nodes.numel(), device=nodes.device), sizes)
+        crow = _pointer(row, nodes.numel())
+        entry = torch.arange(row.numel(), device=row.device) + (whole.crow[nodes] - crow[:-1])[row]
+        return _sparse(row, whole.col[entry], whole.value[entry], (nodes.numel(), self.num_features))
+
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Features:
         held = self.by_row.value if self.dense is None and self.by_row is not None else self.dense
         if held is not None and held.device == torch.device(device) and dtype in (None, held.dtype):
@@ -225,6 +234,15 @@ def _pointer(index: Tensor, size: int) -> Tensor:
     pointer = torch.zeros(size + 1, dtype=torch.int64, device=index.device)
     pointer[1:] = torch.bincount(index, minlength=size).cumsum(0)
     return pointer
+
+
+def _sparse(row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Features:
+    """The features with these entries, which are sorted by row and then by column."""
+    n, f = shape
+    order = torch.argsort(col * n + row)
+    by_row = Rows(_pointer(row, n), col, value, (n, f))
+    by_column = Rows(_pointer(col[order], f), row[order], value[order], (f, n))
+    return Features(n, f, None, by_row, by_column, order)
 
 
 class _SparseLinear(torch.autograd.Function):

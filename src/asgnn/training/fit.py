@@ -291,7 +291,7 @@ class _Runner:
             for tensor, value in zip(model.trained_tensors(), best.state, strict=True):
                 tensor.copy_(value)
             model.eval()
-            logits = [model(*graph, rng=self.rng).cpu() for graph in self.graphs]  # each (T, N, C)
+            logits = [self._scores(graph).cpu() for graph in self.graphs]  # each (T, N, C)
         unstack(model, self.models)
         for single in self.models:
             single.eval()
@@ -314,9 +314,18 @@ class _Runner:
             for i, (trial, epoch, score, last) in enumerate(results)
         ]
 
+    def _logits(self, graph: tuple[Features, Adjacency]) -> Tensor:
+        """(T, nodes, C) the scores of the nodes that this process trains on."""
+        logits: Tensor = self.model(*graph, rng=self.rng)
+        return logits
+
+    def _scores(self, graph: tuple[Features, Adjacency]) -> Tensor:
+        """(T, N, C) the scores of all nodes."""
+        return self._logits(graph)
+
     def _losses(self) -> Tensor:
         """(T,) the training losses at the current parameters."""
-        logits = self.model(*self.graphs[0], rng=self.rng)
+        logits = self._logits(self.graphs[0])
         if self.max_label >= logits.size(-1):
             raise GraphError(
                 f"The model has {logits.size(-1)} classes, but a training or validation node has label "
@@ -328,19 +337,23 @@ class _Runner:
 
     def _step(self) -> Tensor:
         self.model.train()
-        losses = self._losses()
-        # trials are independent, so the gradient of the sum holds the gradient of each trial
-        grads = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
+        losses, grads = self._gradients()
         pairs = list(zip(grads, self.is_scalar, strict=True))
         self.for_weights.step(grad for grad, scalar in pairs if not scalar)
         self.for_scalars.step(grad for grad, scalar in pairs if scalar)
         self.model.after_step(self._losses)
-        return losses.detach()
+        return losses
+
+    def _gradients(self) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """The training losses (T,) and their gradients in the parameters."""
+        losses = self._losses()
+        # trials are independent, so the gradient of the sum holds the gradient of each trial
+        return losses.detach(), torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
 
     @torch.no_grad()
     def _validate(self) -> tuple[Tensor, Tensor]:
         self.model.eval()
-        logits = self.val.of(self.model(*self.graphs[0], rng=self.rng))
+        logits = self.val.of(self._logits(self.graphs[0]))
         return self.val.losses(logits), self.val.roc_auc(logits) if self.by_auc else self.val.accuracy(logits)
 
 
