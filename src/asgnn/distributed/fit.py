@@ -17,11 +17,13 @@ from asgnn.errors import ConfigError, DivergedWarning, GraphError
 from asgnn.graphs import Split, labels_of, partition_nodes, prepare, split_of
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
+from asgnn.graphs.partition import METHODS
 from asgnn.graphs.piece import Piece, cut
 from asgnn.models import APPNP, ASGNN, GCN, MLP, SGC
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import RowStreams
 from asgnn.progress import Progress
+from asgnn.settings import check_choice
 from asgnn.threads import one_thread
 from asgnn.training.config import TrainConfig, Trial
 from asgnn.training.fit import DROPOUT_STREAM, ONE_THREAD_BELOW, Epoch, Fit, OnEpoch, _Nodes, _Runner
@@ -55,7 +57,7 @@ def fit(
     *,
     split: Split | None = None,
     device: torch.device | str | None = None,
-    partition: str = "auto",
+    partition: str | Tensor = "auto",
     progress: Progress | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> DistributedFit:
@@ -73,7 +75,8 @@ def fit(
         config, split, progress, on_epoch: see :func:`asgnn.training.fit`.
         device: the device of this process. By default that of ``data``, and for NCCL the GPU with the number
             ``LOCAL_RANK``, which torchrun sets.
-        partition: how nodes are assigned to processes; see :func:`~asgnn.graphs.partition_nodes`.
+        partition: how nodes are assigned to processes, a method of :func:`~asgnn.graphs.partition_nodes`; or (N,) the
+            number of the process of every node.
 
     Time O(epochs · (one pass over the largest part + K exchanges forward, K backward)) and K more for validation. Each
     exchange sends the borrowed rows.
@@ -231,9 +234,17 @@ def _check_equal(group: Group, model: NodeClassifier, trial: Trial, features: Fe
             raise GraphError(f"The processes were given different arguments; the {what} is not the same in all of them.")
 
 
-def _parts(group: Group, adj: Adjacency, method: str) -> Tensor:
-    """(N,) the process of every node, as the first process divides them: METIS may differ between machines."""
+def _parts(group: Group, adj: Adjacency, partition: str | Tensor) -> Tensor:
+    """(N,) the process of every node."""
+    if isinstance(partition, Tensor):
+        part = partition.to(adj.row.device)
+        if part.dtype != torch.int64 or part.shape != (adj.num_nodes,):
+            raise ConfigError(f"partition must be one int64 number for each of the {adj.num_nodes} nodes.")
+        if not torch.equal(part.unique(), torch.arange(group.size, device=part.device)):
+            raise ConfigError(f"partition must give nodes to each of the processes 0 to {group.size - 1}, to no other.")
+        return part
+    check_choice("partition", partition, METHODS)
     part = torch.zeros(adj.num_nodes, dtype=torch.int64)
-    if group.rank == 0:
-        part = partition_nodes(adj.edge_index[:, ~adj.loops], adj.num_nodes, group.size, method)
+    if group.rank == 0:  # METIS may differ between machines
+        part = partition_nodes(adj.edge_index[:, ~adj.loops], adj.num_nodes, group.size, partition)
     return group.from_first(part).to(adj.row.device)
