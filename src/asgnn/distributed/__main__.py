@@ -19,7 +19,7 @@ from asgnn.training import fit as fit_alone
 
 
 def main() -> None:
-    asked = _arguments()
+    asked = arguments()
     device = _device(asked.device)
     backend = asked.backend or ("nccl" if device.type == "cuda" else "gloo")
     if device.type == "cuda":
@@ -29,14 +29,14 @@ def main() -> None:
             raise ConfigError("Start this with torchrun, such as torchrun --nproc-per-node 2 -m asgnn.distributed.")
         dist.init_process_group(backend)
         try:
-            _train(asked, device)
+            train(asked, device)
         finally:
             dist.destroy_process_group()
     except AsgnnError as wrong:
         sys.exit(str(wrong) if os.environ.get("RANK", "0") == "0" else 1)
 
 
-def _arguments() -> argparse.Namespace:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="torchrun -m asgnn.distributed", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dataset", default="cora", help="a dataset of asgnn.graphs.DATASETS; default: cora")
     parser.add_argument("--model", default="asgnn", help="asgnn, asgnn-paper, appnp, gcn, sgc, mlp; default: asgnn")
@@ -59,7 +59,7 @@ def _device(name: str) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
-def _train(asked: argparse.Namespace, device: torch.device) -> None:
+def train(asked: argparse.Namespace, device: torch.device) -> None:
     data = load_dataset(asked.dataset)
     split = random_split(data, asked.seed, **asdict(find_dataset(asked.dataset).rule))
     made = recipe(asked.model)
