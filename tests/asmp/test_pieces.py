@@ -15,7 +15,7 @@ from asgnn.asmp.gpu import GpuSteps
 from asgnn.asmp.propagate import Backend, propagate
 from asgnn.distributed.group import Group, HaloExchange
 from asgnn.errors import ConfigError
-from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.adjacency import Adjacency, Normalization
 from asgnn.graphs.piece import Borders, Piece, cut
 from tests.awkward import AWKWARD
 
@@ -121,7 +121,9 @@ def test_parts_equal_the_whole(backend: Backend, scheme: str, monkeypatch: pytes
         h, to_x, to_scalars = with_gradients(x, adj, SCHEMES[scheme], "dense", aim)
         threads = Threads(size)
 
-        def task(rank: int) -> tuple[Tensor, ...]:
+        def task(
+            rank: int, adj: Adjacency = adj, x: Tensor = x, aim: Tensor = aim, threads: Threads = threads
+        ) -> tuple[Tensor, ...]:
             piece, borders = pieces(adj, size, rank, threads)
             found = with_gradients(x[borders.nodes], piece, SCHEMES[scheme], backend, aim[borders.nodes])
             return borders.nodes, *found
@@ -133,21 +135,21 @@ def test_parts_equal_the_whole(backend: Backend, scheme: str, monkeypatch: pytes
         torch.testing.assert_close(sum(part[3] for part in parts), to_scalars, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize("kind", ["sym", "rw"])
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_products_borrow_the_rows_of_neighbours(graph: str) -> None:
+def test_products_borrow_the_rows_of_neighbours(graph: str, kind: Normalization) -> None:
     adj = weighted(graph)
     h = torch.randn(2, adj.num_nodes, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     threads = Threads(2)
-    for kind in ("sym", "rw"):
-        whole = adj.matmul(adj.normalized(kind, h.dtype), h)
+    whole = adj.matmul(adj.normalized(kind, h.dtype), h)
 
-        def task(rank: int) -> tuple[Tensor, Tensor]:
-            piece, borders = pieces(adj, 2, rank, threads)
-            assert borders.borrowed.numel() == sum(borders.counts) == piece.num_nodes - piece.own
-            return borders.nodes, piece.matmul(piece.normalized(kind, h.dtype), h[:, borders.nodes])
+    def task(rank: int) -> tuple[Tensor, Tensor]:
+        piece, borders = pieces(adj, 2, rank, threads)
+        assert borders.borrowed.numel() == sum(borders.counts) == piece.num_nodes - piece.own
+        return borders.nodes, piece.matmul(piece.normalized(kind, h.dtype), h[:, borders.nodes])
 
-        for nodes, ours in threads.run(task):
-            torch.testing.assert_close(ours, whole[:, nodes], rtol=0, atol=1e-13)
+    for nodes, ours in threads.run(task):
+        torch.testing.assert_close(ours, whole[:, nodes], rtol=0, atol=1e-13)
 
 
 def test_what_a_part_cannot_tell_raises() -> None:

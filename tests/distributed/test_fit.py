@@ -119,7 +119,10 @@ ERRORS: dict[str, tuple[Callable[[int], Any], str]] = {
     ),
     "more processes than nodes": (
         lambda rank: fit_together(
-            MLP(1, 2, 2), two_nodes(), CONFIG, split=Split(torch.tensor([0]), torch.tensor([1]), torch.tensor([]).long())
+            MLP(1, 2, 2),
+            two_nodes(),
+            CONFIG,
+            split=Split(torch.tensor([0]), torch.tensor([1]), torch.tensor([]).long()),
         ),
         "The graph has 2 nodes for 3 processes; use at most one process per node.",
     ),
@@ -171,7 +174,7 @@ def work(rank: int, folder: str) -> None:
                 }
         printed = io.StringIO()
         if size == 2:
-            sys.argv = ["asgnn.distributed", "--epochs", "2", "--set", "num_layers=2", "--compare"]
+            sys.argv = ["asgnn.distributed", "--epochs", "2", "--set", "num_layers=2", "--compare", "--double"]
             with contextlib.redirect_stdout(printed):
                 command.train(command.arguments(), torch.device("cpu"))
         torch.save((errors, results, printed.getvalue()), Path(folder) / f"{rank}-{size}")
@@ -181,7 +184,12 @@ def work(rank: int, folder: str) -> None:
 def summary(found: Fit) -> dict[str, Any]:
     curves = torch.stack([found.history.train_loss, found.history.val_loss, found.history.val_score])
     weights = torch.cat([p.detach().view(-1) for p in found.model.parameters()])
-    return {"curves": curves, "logits": found.logits[0], "best": (found.best_epoch, found.val_score), "weights": weights}
+    return {
+        "curves": curves,
+        "logits": found.logits[0],
+        "best": (found.best_epoch, found.val_score),
+        "weights": weights,
+    }
 
 
 Found = list[tuple[dict[str, str], dict[str, dict[str, Any]], str]]
@@ -242,7 +250,7 @@ def test_the_command_compares_with_one_process(found: Found) -> None:
     first, second, _ = (printed for *_, printed in found)
     assert "2 processes with" in first
     assert second == ""
-    assert float(first.partition("training loss ")[2].partition(",")[0]) < 1e-5
+    assert float(first.partition("training loss ")[2].partition(",")[0]) < 1e-12
 
 
 def test_the_command_asks_for_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

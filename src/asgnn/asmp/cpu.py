@@ -176,9 +176,7 @@ class _Work:
         if self.halo is not None:
             whole = torch.from_numpy(features).view(self.nodes, int(self.width))
             whole[self.rows :, self.channels :] = 0  # the padding
-            self.halo.fill(
-                whole[:, : self.channels], *(torch.from_numpy(value).unsqueeze(1) for value in values)
-            )
+            self.halo.fill(whole[:, : self.channels], *(torch.from_numpy(value).unsqueeze(1) for value in values))
 
     def state(self, trial: int) -> tuple[Any, ...]:
         """The arguments of the kernels of an adaptive structure."""

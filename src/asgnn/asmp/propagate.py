@@ -173,9 +173,8 @@ def _on_piece(
         raise ConfigError('backend="dense" needs the whole graph; use support="edges" and backend="auto" on a part.')
     make = BACKENDS[backend]
     steps: Moves = make(x, piece, params, scheme) if backend == "cpu" else PieceSteps(make, x, piece, params, scheme)
-    h = steps.h
-    for _, h, _ in _half_steps(steps, half_steps(scheme, layers, last_structure=False), record=False):
-        pass
+    plan = half_steps(scheme, layers, last_structure=False)
+    *_, h = steps.h, *(h for _, h, _ in _half_steps(steps, plan, record=False))
     return Propagation(steps.features(h), piece.edge_index, (), (), backend)
 
 

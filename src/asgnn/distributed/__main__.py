@@ -44,8 +44,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the split, the weights and the dropout; default: 0")
     parser.add_argument("--epochs", type=int, help="default: those of the model's recipe")
     parser.add_argument("--partition", choices=METHODS, default="auto", help="how nodes are divided; default: auto")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: cuda if there is one")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: cuda if there is one"
+    )
     parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl on GPUs, else gloo")
+    parser.add_argument("--double", action="store_true", help="train in double precision")
     parser.add_argument("--compare", action="store_true", help="then train in the first process alone and compare")
     return parser.parse_args()
 
@@ -61,18 +64,24 @@ def _device(name: str) -> torch.device:
 
 def train(asked: argparse.Namespace, device: torch.device) -> None:
     data = load_dataset(asked.dataset)
+    if asked.double:
+        data.x = data.x.double()
     split = random_split(data, asked.seed, **asdict(find_dataset(asked.dataset).rule))
     made = recipe(asked.model)
     given, known = dict(pair.partition("=")[::2] for pair in asked.set), made.settings
-    made = made.with_settings({name: known[name].parse(text) if name in known else text for name, text in given.items()})
+    made = made.with_settings(
+        {name: known[name].parse(text) if name in known else text for name, text in given.items()}
+    )
     if asked.epochs is not None:
         made = replace(made, config=replace(made.config, epochs=asked.epochs))
     trial = made.trial(data, split, asked.seed)
-    result = fit(trial.model, data, trial.config, split=split, device=device, partition=asked.partition)  # type: ignore[arg-type]
+    trial.model.to(data.x.dtype)
+    result = fit(trial.model, data, trial.config, split=split, device=device, partition=asked.partition)
     if dist.get_rank() == 0:
         print(_summary(result))
         if asked.compare:
             again = made.trial(data, split, asked.seed)
+            again.model.to(data.x.dtype)
             print(_difference(result, fit_alone(again.model, data, again.config, split=split, device=device)))
 
 

@@ -51,7 +51,7 @@ class DistributedFit(Fit):
 
 
 def fit(
-    model: NodeClassifier,
+    model: nn.Module,
     data: Data,
     config: TrainConfig | None = None,
     *,
@@ -83,20 +83,20 @@ def fit(
     """
     here = torch.device(device or _default_device(data))
     group = Group.of_all(here)
-    _check_model(model)
+    classifier = _supported(model)
     trial = Trial(model, config or training_of(model), split_of(data, split))
     features, adj = prepare(data, need_labels=True)
     y = labels_of(data)
-    _check_equal(group, model, trial, features, adj)
+    _check_equal(group, classifier, trial, features, adj)
     if features.num_nodes < group.size:
         raise ConfigError(
             f"The graph has {features.num_nodes} nodes for {group.size} processes; use at most one process per node."
         )
-    model.to(here).init_lazy(features, adj)
+    classifier.to(here)
     with torch.no_grad():
-        for tensor in model.parameters():
+        for tensor in classifier.parameters():
             tensor.copy_(group.from_first(tensor))
-    seen = model.informed(features, adj)
+    seen = classifier.informed(features, adj)
     piece, borders = cut(
         seen, _parts(group, seen, partition), group.rank, lambda borders: HaloExchange(group, borders, here)
     )
@@ -104,7 +104,7 @@ def fit(
     rng = RowStreams([DROPOUT_STREAM + trial.config.seed], borders.nodes, entries, here)
     graph = features.rows(borders.nodes).to(here), piece.to(here)
     sizes = group.gather((borders.nodes.numel(), borders.borrowed.numel()))
-    runner = _PieceRunner(model, trial, y.to(here), graph, rng, borders.nodes.to(here), group)
+    runner = _PieceRunner(classifier, trial, y.to(here), graph, rng, borders.nodes.to(here), group)
     epochs = trial.config.epochs
     del features, adj, seen, piece
 
@@ -152,8 +152,8 @@ class _PieceRunner(_Runner):
         super().__init__([model], [trial], y, [graph])
         self.rng, self.nodes, self.group = rng, nodes, group
         self.model.repeatable = False  # an exchange cannot be part of a CUDA graph
-        self.all_train, self.all_val = self.train, self.val
-        self.train, self.val = (_OwnNodes(whole, nodes, y) for whole in (self.train, self.val))
+        self.all_val, self.own_val = self.val, _OwnNodes(self.val, nodes, y)
+        self.train, self.val = _OwnNodes(self.train, nodes, y), self.own_val
 
     def _logits(self, graph: tuple[Features, Adjacency]) -> Tensor:
         return self.model.logits(*graph, self.rng)
@@ -178,11 +178,11 @@ class _PieceRunner(_Runner):
         logits = self.val.of(self._logits(self.graphs[0]))
         if self.by_auc:
             whole = logits.new_zeros(1, self.all_val.y.size(1), logits.size(-1))
-            whole[:, self.val.place] = logits
+            whole[:, self.own_val.place] = logits
             whole = self.group.sum(whole)
             return self.all_val.losses(whole), self.all_val.roc_auc(whole)
         # hits are counted, so that equal counts give exactly equal accuracies
-        loss, hits = self.group.sum(torch.stack([self.val.losses(logits), self.val.hits(logits)]).double())
+        loss, hits = self.group.sum(torch.stack([self.val.losses(logits), self.own_val.hits(logits)]).double())
         return loss.to(logits.dtype), (hits / self.val.size).to(logits.dtype)
 
 
@@ -210,8 +210,9 @@ def _default_device(data: Data) -> torch.device:
     return device
 
 
-def _check_model(model: nn.Module) -> None:
-    if type(model) not in MODELS:
+def _supported(model: nn.Module) -> NodeClassifier:
+    """Return the model; raise unless its layers need the rows of neighbours only."""
+    if not isinstance(model, NodeClassifier) or type(model) not in MODELS:
         names = ", ".join(kind.__name__ for kind in MODELS)
         raise ConfigError(
             f"{type(model).__name__} cannot be trained by several processes, because it may need more than the rows of "
@@ -221,6 +222,7 @@ def _check_model(model: nn.Module) -> None:
         raise ConfigError('An ASGNN can be trained by several processes only with hops=0 and support="edges".')
     if model.witness is not None and (model.witness.active or model.witness.speaks):
         raise ConfigError("A model with a witness cannot be trained by several processes; train it in one.")
+    return model
 
 
 def _check_equal(group: Group, model: NodeClassifier, trial: Trial, features: Features, adj: Adjacency) -> None:
@@ -231,7 +233,9 @@ def _check_equal(group: Group, model: NodeClassifier, trial: Trial, features: Fe
     everyone = group.gather(asked)
     for what, mine in zip(("model", "settings", "config", "graph", "split"), zip(*everyone, strict=True), strict=True):
         if any(one != mine[0] for one in mine):
-            raise GraphError(f"The processes were given different arguments; the {what} is not the same in all of them.")
+            raise GraphError(
+                f"The processes were given different arguments; the {what} is not the same in all of them."
+            )
 
 
 def _parts(group: Group, adj: Adjacency, partition: str | Tensor) -> Tensor:

@@ -60,9 +60,7 @@ class Piece(Adjacency):
             return self
         names = ("row", "col", "crow", "reverse", "loops", "weight", "degree")
         moved = {name: getattr(self, name).to(device) for name in names}
-        return Piece(
-            num_nodes=self.num_nodes, symmetric=self.symmetric, own=self.own, halo=self.halo, **moved
-        )
+        return Piece(num_nodes=self.num_nodes, symmetric=self.symmetric, own=self.own, halo=self.halo, **moved)
 
     @property
     def pattern(self) -> Piece:
@@ -102,17 +100,13 @@ def cut(adj: Adjacency, part: Tensor, number: int, connect: Callable[[Borders], 
     mine = part[row] == number
     between = mine & (part[col] != number)
     # by part and then by node, so that both sides have the same order
-    borrowed, lent = (
-        (part[col[between]] * adj.num_nodes + of[between]).unique() for of in (col, row)
-    )
+    borrowed, lent = ((part[col[between]] * adj.num_nodes + of[between]).unique() for of in (col, row))
     place = torch.full_like(part, -1)
     place[nodes] = torch.arange(nodes.numel(), device=place.device)
     counts = torch.bincount(borrowed // adj.num_nodes, minlength=parts)
     sent = torch.bincount(lent // adj.num_nodes, minlength=parts)
     borrowed = borrowed % adj.num_nodes
-    borders = Borders(
-        nodes, borrowed, tuple(counts.tolist()), place[lent % adj.num_nodes].split(sent.tolist())
-    )
+    borders = Borders(nodes, borrowed, tuple(counts.tolist()), place[lent % adj.num_nodes].split(sent.tolist()))
     place[borrowed] = nodes.numel() + torch.arange(borrowed.numel(), device=place.device)
     # their own rows and, to keep the pattern symmetric, the entries opposite to those that lead out
     edge = mine & ~adj.loops
