@@ -18,7 +18,7 @@ import torch.multiprocessing as mp
 from torch_geometric.data import Data
 
 from asgnn import kernels
-from asgnn.asmp import ASMPParams, Scheme
+from asgnn.asmp import SCALARS, ASMPParams, Scheme
 from asgnn.distributed import __main__ as command
 from asgnn.distributed import fit as fit_together
 from asgnn.errors import AsgnnError, ConfigError
@@ -227,7 +227,9 @@ def test_only_rows_of_neighbours_are_exchanged(found: Found) -> None:
     layers, epochs, width = 3, CONFIG.epochs, 8
     forward = (CLASSES + (layers - 1) * (CLASSES + 1)) * width * lent
     backward = layers * (CLASSES + 1) * width * lent
-    assert one["row_bytes"] == epochs * (2 * forward + backward) + forward  # and once for the scores
+    assert one["row_bytes"] == epochs * (2 * forward + backward)
+    weights = FEATURES * 7 + 7 + 7 * CLASSES + CLASSES + len(SCALARS)
+    assert one["sum_bytes"] == epochs * width * (1 + weights + 2)  # a loss and the gradients; a loss and hits
     edge_index = graph().edge_index
     part = torch.arange(NODES) * 2 // NODES
     between = part[edge_index[0]] != part[edge_index[1]]
@@ -248,7 +250,7 @@ def test_without_a_process_group_the_error_says_what_to_do() -> None:
 
 def test_the_command_compares_with_one_process(found: Found) -> None:
     first, second, _ = (printed for *_, printed in found)
-    assert "2 processes with" in first
+    assert "Processes: 2, with " in first
     assert second == ""
     assert float(first.partition("training loss ")[2].partition(",")[0]) < 1e-12
 

@@ -88,7 +88,7 @@ def train(asked: argparse.Namespace, device: torch.device) -> None:
 def _summary(result: DistributedFit) -> str:
     epochs = len(result.history.train_loss)
     return (
-        f"{result}\n{len(result.nodes)} processes with {', '.join(map(str, result.nodes))} nodes, which borrow "
+        f"{result}\nProcesses: {len(result.nodes)}, with {', '.join(map(str, result.nodes))} nodes, which borrow "
         f"{', '.join(map(str, result.borrowed))} rows; in each epoch {result.seconds / epochs:.4f} s, "
         f"{result.row_bytes / epochs:,.0f} bytes of rows and {result.sum_bytes / epochs:,.0f} bytes of sums."
     )

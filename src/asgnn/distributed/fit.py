@@ -70,16 +70,16 @@ def fit(
 
     Args:
         model: an ASGNN without ``hops``, an APPNP, GCN, SGC or MLP, without a witness; with equal settings everywhere.
-        data: the whole graph, the same in every process. Only the features and edges of the process's own nodes are
-            kept while it trains.
+        data: the whole graph, the same in every process, which cuts out the features and edges of its own nodes.
         config, split, progress, on_epoch: see :func:`asgnn.training.fit`.
         device: the device of this process. By default that of ``data``, and for NCCL the GPU with the number
             ``LOCAL_RANK``, which torchrun sets.
         partition: how nodes are assigned to processes, a method of :func:`~asgnn.graphs.partition_nodes`; or (N,) the
             number of the process of every node.
 
-    Time O(epochs · (one pass over the largest part + K exchanges forward, K backward)) and K more for validation. Each
-    exchange sends the borrowed rows.
+    Time of an epoch: that of the largest part, and 3K exchanges of borrowed rows for K layers: forward, backward and
+    for validation. Memory: the whole graph, and of everything that training adds (activations, S of each layer) the
+    share of the own nodes.
     """
     here = torch.device(device or _default_device(data))
     group = Group.of_all(here)
@@ -108,18 +108,21 @@ def fit(
     epochs = trial.config.epochs
     del features, adj, seen, piece
 
+    before, after = (group.traffic.rows, group.traffic.sums), (0, 0)
+
     def report(epoch: int, values: Tensor | None) -> None:
+        nonlocal after
+        after = group.traffic.rows, group.traffic.sums
         if on_epoch is not None and values is not None:
             on_epoch(Epoch((0,), epoch, *values.unbind()))
         if progress is not None:
             progress(epoch, epochs)
 
     small = graph[1].row.numel() * int(y.max() + 1) < ONE_THREAD_BELOW
-    before = group.traffic.rows, group.traffic.sums
     current = torch.cuda.device(here) if here.type == "cuda" else nullcontext()
     with one_thread(here.type == "cpu" and small), current:
         (result,) = runner.run(report)
-    sent = group.gather(group.traffic.rows - before[0])
+    sent = group.gather(after[0] - before[0])
     if result.diverged and group.rank == 0:
         warnings.warn(
             "The training diverged: the loss became infinite or far larger than that of a uniform guess. Scale the "
@@ -132,7 +135,7 @@ def fit(
         nodes=tuple(nodes for nodes, _ in sizes),
         borrowed=tuple(borrowed for _, borrowed in sizes),
         row_bytes=sum(sent),
-        sum_bytes=group.traffic.sums - before[1],
+        sum_bytes=after[1] - before[1],
     )
 
 
