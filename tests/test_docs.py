@@ -172,6 +172,13 @@ def test_blocks_of_the_tuning_page_run(capsys: pytest.CaptureFixture[str]) -> No
     assert len(seen["result"].history.val_loss) == seen["result"].best_epoch + 20 < 2000
 
 
+def test_blocks_of_the_page_on_speed_run() -> None:
+    pytest.importorskip("pymetis")
+    seen = run_page(ROOT / "docs" / "speed.md")
+    assert seen["result"].config.steps == 5
+    assert seen["result"].val_score > 0.7
+
+
 def test_blocks_of_the_page_on_structure_run(capsys: pytest.CaptureFixture[str]) -> None:
     seen = run_page(ROOT / "docs" / "structure.md")
     assert f"```text\n{capsys.readouterr().out}```" in (ROOT / "docs" / "structure.md").read_text()
@@ -518,6 +525,14 @@ def test_table_of_the_speed_is_that_of_the_record(monkeypatch: pytest.MonkeyPatc
     assert {row["graph"] for row in rows} == {"cora", "planted"}
     for row in rows:  # "In double precision it is rounding."
         assert row["dtype"] == "float32" or row.get("difference", 0) < 1e-12
+
+
+def test_tables_of_mini_batches_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    script = importlib.import_module("mini_batch_table")
+    page = script.PAGE.read_text()
+    for name, lines in script.tables().items():
+        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
 
 
 def test_tables_of_the_challenges_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,10 @@ ERRORS: dict[str, tuple[Callable[[int], Any], str]] = {
         lambda rank: fit_together(asgnn().double(), graph(), replace(CONFIG, seed=rank), split=any_split()),
         "the config is not the same in all of them",
     ),
+    "mini-batches": (
+        lambda rank: fit_together(asgnn().double(), graph(), replace(CONFIG, parts=2), split=any_split()),
+        "set parts=1.",
+    ),
     "more processes than nodes": (
         lambda rank: fit_together(
             MLP(1, 2, 2),

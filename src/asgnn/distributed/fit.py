@@ -85,6 +85,8 @@ def fit(
     group = Group.of_all(here)
     classifier = _supported(model)
     trial = Trial(model, config or training_of(model), split_of(data, split))
+    if trial.config.parts > 1:
+        raise ConfigError("Several processes train on the whole graph in every step; set parts=1.")
     features, adj = prepare(data, need_labels=True)
     y = labels_of(data)
     _check_equal(group, classifier, trial, features, adj)
@@ -158,17 +160,19 @@ class _PieceRunner(_Runner):
         self.all_val, self.own_val = self.val, _OwnNodes(self.val, nodes, y)
         self.train, self.val = _OwnNodes(self.train, nodes, y), self.own_val
 
-    def _logits(self, graph: tuple[Features, Adjacency]) -> Tensor:
-        return self.model.logits(*graph, self.rng)
+    def _epoch(self) -> Tensor:
+        self.model.train()
+        return self._step(*self.graphs[0], self.train)
 
-    def _scores(self, graph: tuple[Features, Adjacency]) -> Tensor:
-        own = self._logits(graph)
+    def _evaluate(self, graph: tuple[Features, Adjacency]) -> Tensor:
+        self.model.eval()
+        own = self.model.logits(*graph, self.rng)
         whole = own.new_zeros(1, self.y.numel(), own.size(-1))
         whole[:, self.nodes] = own
         return self.group.sum(whole)
 
-    def _gradients(self) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        losses, grads = super()._gradients()
+    def _gradients(self, features: Features, adj: Adjacency, train: _Nodes) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        losses, grads = super()._gradients(features, adj, train)
         found = [grad for grad in grads if grad is not None]
         flat = self.group.sum(torch.cat([losses, *(grad.reshape(-1) for grad in found)]))
         losses, *sums = flat.split([losses.numel(), *(grad.numel() for grad in found)])
@@ -178,7 +182,7 @@ class _PieceRunner(_Runner):
     @torch.no_grad()
     def _validate(self) -> tuple[Tensor, Tensor]:
         self.model.eval()
-        logits = self.val.of(self._logits(self.graphs[0]))
+        logits = self.val.of(self.model.logits(*self.graphs[0], self.rng))
         if self.by_auc:
             whole = logits.new_zeros(1, self.all_val.y.size(1), logits.size(-1))
             whole[:, self.own_val.place] = logits

@@ -35,6 +35,14 @@ def segment_sum(values: Tensor, crow: Tensor) -> Tensor:
     return csr_matmul(crow, each, ones, (crow.numel() - 1, values.size(0)), values)
 
 
+def entries_of_rows(crow: Tensor, rows: Tensor) -> Tensor:
+    """Returns the positions of the entries of ``rows`` (n,), row after row; time O(n + entries)."""
+    first, count = crow[rows], crow[rows + 1] - crow[rows]
+    ends = count.cumsum(0)
+    shift = torch.repeat_interleave(first - ends + count, count)
+    return shift + torch.arange(shift.numel(), device=crow.device)
+
+
 @lru_cache(maxsize=4)
 def _incidence(size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.arange(size), torch.ones(size, dtype=dtype)

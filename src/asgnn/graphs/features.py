@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from asgnn.errors import GraphError
 from asgnn.graphs.checks import check_finite, check_floats, dtype_name
-from asgnn.graphs.csr import csr_matmul
+from asgnn.graphs.csr import csr_matmul, entries_of_rows
 from asgnn.kernels import load, on_cpu
 
 # Above this fraction of non-zeros a dense product is faster.
@@ -114,10 +114,30 @@ class Features:
         else:
             coo = x.detach().to_sparse_coo().coalesce()
             (row, col), value = coo.indices(), coo.values()
-        made = _sparse(row, col, check_finite(value.detach()), (n, f))
+        made = cls._sparse(row, col, check_finite(value.detach()), (n, f))
         if strided:
             _SPARSE[x] = (row, made)
         return made
+
+    @classmethod
+    def _sparse(cls, row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Features:
+        """The sparse form of entries that are sorted by row, then column."""
+        n, f = shape
+        order = torch.argsort(col * n + row)
+        by_row = Rows(_pointer(row, n), col, value, (n, f))
+        by_column = Rows(_pointer(col[order], f), row[order], value[order], (f, n))
+        return cls(n, f, None, by_row, by_column, order)
+
+    def rows(self, nodes: Tensor) -> Features:
+        """Returns the features of ``nodes`` (n,) alone; of a memory-mapped x, only these rows are read."""
+        if self.by_row is None:
+            assert self.dense is not None
+            return Features(nodes.numel(), self.num_features, self.dense[nodes], None, None, None)
+        stored = self.by_row
+        entry = entries_of_rows(stored.crow, nodes)
+        count = stored.crow[nodes + 1] - stored.crow[nodes]
+        row = torch.repeat_interleave(torch.arange(nodes.numel(), device=nodes.device), count)
+        return Features._sparse(row, stored.col[entry], stored.value[entry], (nodes.numel(), self.num_features))
 
     def _holds(self, x: Tensor, row: Tensor, count: int) -> bool:
         """Returns whether x, with ``count`` non-zero entries, equals this matrix."""
@@ -194,18 +214,6 @@ class Features:
         matrix.eliminate_zeros()
         return matrix
 
-    def rows(self, nodes: Tensor) -> Features:
-        """Returns the features of ``nodes``, sparse or dense as these are; time O(their entries)."""
-        if self.by_row is None:
-            assert self.dense is not None
-            return Features(nodes.numel(), self.num_features, self.dense[nodes], None, None, None)
-        whole = self.by_row
-        sizes = whole.crow.diff()[nodes]
-        row = torch.repeat_interleave(torch.arange(nodes.numel(), device=nodes.device), sizes)
-        crow = _pointer(row, nodes.numel())
-        entry = torch.arange(row.numel(), device=row.device) + (whole.crow[nodes] - crow[:-1])[row]
-        return _sparse(row, whole.col[entry], whole.value[entry], (nodes.numel(), self.num_features))
-
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Features:
         held = self.by_row.value if self.dense is None and self.by_row is not None else self.dense
         if held is not None and held.device == torch.device(device) and dtype in (None, held.dtype):
@@ -234,15 +242,6 @@ def _pointer(index: Tensor, size: int) -> Tensor:
     pointer = torch.zeros(size + 1, dtype=torch.int64, device=index.device)
     pointer[1:] = torch.bincount(index, minlength=size).cumsum(0)
     return pointer
-
-
-def _sparse(row: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Features:
-    """The features with these entries, which are sorted by row and then by column."""
-    n, f = shape
-    order = torch.argsort(col * n + row)
-    by_row = Rows(_pointer(row, n), col, value, (n, f))
-    by_column = Rows(_pointer(col[order], f), row[order], value[order], (f, n))
-    return Features(n, f, None, by_row, by_column, order)
 
 
 class _SparseLinear(torch.autograd.Function):

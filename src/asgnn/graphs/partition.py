@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,10 +13,11 @@ from asgnn.graphs.checks import check_edges, check_size
 from asgnn.graphs.keys import from_keys, sort_keys, to_keys
 from asgnn.settings import check_choice, check_count
 
+Method = Literal["auto", "metis", "order"]
 METHODS = ("auto", "metis", "order")
 
 
-def partition_nodes(edge_index: Tensor, num_nodes: int, parts: int, method: str = "auto") -> Tensor:
+def partition_nodes(edge_index: Tensor, num_nodes: int, parts: int, method: Method = "auto") -> Tensor:
     """Returns the part of every node, (N,) int64 from 0 to ``parts`` − 1, on the CPU; no part is empty.
 
     The same on every call. METIS also depends on the version of pymetis and on the platform.
@@ -41,7 +42,7 @@ def partition_nodes(edge_index: Tensor, num_nodes: int, parts: int, method: str 
         except ImportError:
             if method == "metis":
                 raise ConfigError(
-                    'method="metis" needs the package pymetis: pip install asgnn[partition]; method="order" needs none.'
+                    "Parts by METIS need the package pymetis: pip install asgnn[partition]; parts by order need none."
                 ) from None
         else:
             return _by_metis(pymetis, edge_index, num_nodes, parts)

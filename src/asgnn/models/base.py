@@ -66,6 +66,8 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
     """The number of trials of a stacked model, ``None`` for a single model."""
     dense_matrices: int = 0
     """The number of N × N matrices one trial needs in training; used to choose the batch size."""
+    whole_graph: bool = False
+    """Whether a step of training needs all nodes, so that the model cannot be trained with mini-batches."""
     own_weights: bool = False
     """Whether each trial of a batch may have edge weights of its own, where a weight of 0 is the same as no edge."""
     repeatable: bool = False

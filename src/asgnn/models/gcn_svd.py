@@ -31,6 +31,7 @@ class GCNSVD(GCN):
     """
 
     own_weights = False
+    whole_graph = True  # parts of the graph have other low-rank approximations
 
     def __init__(
         self,

@@ -64,6 +64,7 @@ class ProGNN(GCN):
     """
 
     dense_matrices = 12
+    whole_graph = True  # the structure is learned for the nodes of the graph
     repeatable = False  # only some epochs update the structure
 
     own_weights = False

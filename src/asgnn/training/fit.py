@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 import warnings
@@ -24,6 +25,7 @@ from asgnn.models.layers import Streams
 from asgnn.progress import Progress
 from asgnn.settings import check_count
 from asgnn.threads import one_thread
+from asgnn.training.clusters import Clusters
 from asgnn.training.config import MAX_EPOCHS, TrainConfig, Trial
 from asgnn.training.optimizer import TrialAdam
 from asgnn.training.recipes import training_of
@@ -58,7 +60,7 @@ class Epoch:
     Attributes:
         trials: the positions of the trials of the batch in the list that was given; ``(0,)`` for :func:`fit`.
         number: the epoch, counted from 1.
-        train_loss: the training loss before the step of this epoch.
+        train_loss: the training loss before the step of this epoch; with mini-batches, each node's before its step.
         val_loss: the validation loss after it.
         val_score: the validation score after it, the accuracy or the ROC-AUC (``TrainConfig.metric``), in [0, 1].
     """
@@ -158,6 +160,10 @@ def fit_many(
     trials, and the models are trained in place. A trial with ``patience`` stops for itself, and the batch ends when all
     its trials have stopped. If trials diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
 
+    With mini-batches (``TrainConfig.parts``) the graph stays on the device of ``data``. Each step moves its part of the
+    graph to ``device``; validation and the scores of the result use the whole graph, without gradients, where it is.
+    The feature prior and the witness see the whole graph, too. Which parts come together is the same for all trials.
+
     Args:
         trials: the trials to train.
         data: the graph, with x, edge_index and y.
@@ -168,7 +174,8 @@ def fit_many(
         on_epoch: called after each epoch of each batch with an :class:`Epoch`. On a GPU, reading its values waits for
             the device. An error that it raises ends all trainings that are not finished.
 
-    Time O(trials · epochs · one forward and backward pass); memory O(batch · (F H + N H + K E)).
+    Time O(trials · epochs · one forward and backward pass); memory O(batch · (F H + N H + K E)). With mini-batches, N
+    and E are those of a step, and validation takes O(batch · N H + E).
     """
     if not trials:
         return []
@@ -176,9 +183,10 @@ def fit_many(
         check_count("batch_size", batch_size)
     if len({id(trial.model) for trial in trials}) < len(trials):
         raise ConfigError("Two trials share one model; build a separate model for each trial.")
-    features, adj = prepare(data, device, need_labels=True)
     device = torch.device(device or data.x.device)
-    graphs = [prepare(graph, device) for graph in also_on]
+    home = _home(trials, data, device)
+    features, adj = prepare(data, home, need_labels=True)
+    graphs = [prepare(graph, home) for graph in also_on]
     y = labels_of(data).to(device)
     splits = {id(trial.split): split_of(data, trial.split) for trial in trials}
     trials = [replace(trial, split=splits[id(trial.split)]) for trial in trials]
@@ -189,8 +197,13 @@ def fit_many(
                 f"{type(trial.model).__name__} cannot have edge weights of its own for a trial with these settings; "
                 "train it on a graph that has these edges."
             )
-        model.to(device).init_lazy(features, adj)
-    add_witnesses(models, trials, data, features, fit_many)
+        if trial.config.parts > 1 and model.whole_graph:
+            raise ConfigError(
+                f"{type(trial.model).__name__} needs the whole graph in every step; train it with parts=1."
+            )
+        model.to(home).init_lazy(features, adj)
+        model.to(device)
+    add_witnesses(models, trials, data, features, device, fit_many)
     for model in models:
         model.expect(features, adj)
     batches = list(_batches(models, trials, features, adj, device, batch_size))
@@ -212,6 +225,7 @@ def fit_many(
         runner = _Runner(members, [trials[i] for i in batch], y, [(features, seen), *graphs])
         work = members[0].informed(features, adj).row.numel() * int(y.max() + 1) * len(members)
         work += members[0].dense_matrices * features.num_nodes**2 * len(members)
+        work //= trials[batch[0]].config.steps
         # CUDA streams, graphs and kernels are created on the current GPU, which may not be ``device``
         current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         with one_thread(device.type == "cpu" and work < ONE_THREAD_BELOW), current:
@@ -240,6 +254,8 @@ class _Runner:
     ) -> None:
         self.models, self.trials, self.y, self.graphs = models, trials, y, graphs
         self.model = model = stack(models)
+        features, adj = graphs[0]
+        self.home = adj.row.device
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ConfigError(f"{type(trials[0].model).__name__} has no trainable parameters.")
@@ -250,6 +266,12 @@ class _Runner:
             return torch.tensor(list(values), dtype=dtype, device=device)
 
         configs = [trial.config for trial in trials]
+        self.clusters: Clusters | None = None
+        if configs[0].parts > 1:
+            first, seen = configs[0], model.informed(features, adj)
+            self.clusters = Clusters(features, seen, first.parts, first.parts_per_step, first.partition)
+            self.train_sets = [trial.split.train.to(self.home) for trial in trials]
+            self.order = torch.Generator().manual_seed(0)  # the same for every trial, so that they can share a batch
         self.is_scalar = [id(p) in scalar_ids for p in self.parameters]
         weights = [p for p, scalar in zip(self.parameters, self.is_scalar, strict=True) if not scalar]
         scalars = [p for p, scalar in zip(self.parameters, self.is_scalar, strict=True) if scalar]
@@ -274,12 +296,13 @@ class _Runner:
 
         def run_epoch() -> Tensor:
             """(3, T) training loss, validation loss and validation score; updates all state in place."""
-            train_loss = self._step()
+            train_loss = self._epoch()
             val_loss, val_score = self._validate()
             best.update(model.trained_tensors(), val_loss, val_score)
             return torch.stack([train_loss, val_loss, val_score])
 
-        next_epoch = _CudaGraph(run_epoch) if self.y.is_cuda and model.repeatable else run_epoch
+        repeatable = self.y.is_cuda and model.repeatable and self.clusters is None
+        next_epoch = _CudaGraph(run_epoch) if repeatable else run_epoch
         rows: list[Tensor] = []
         for epoch in range(1, epochs + 1):
             rows.append(next_epoch())
@@ -290,8 +313,7 @@ class _Runner:
         with torch.no_grad():
             for tensor, value in zip(model.trained_tensors(), best.state, strict=True):
                 tensor.copy_(value)
-            model.eval()
-            logits = [self._scores(graph).cpu() for graph in self.graphs]  # each (T, N, C)
+            logits = [self._evaluate(graph).cpu() for graph in self.graphs]  # each (T, N, C)
         unstack(model, self.models)
         for single in self.models:
             single.eval()
@@ -314,18 +336,9 @@ class _Runner:
             for i, (trial, epoch, score, last) in enumerate(results)
         ]
 
-    def _logits(self, graph: tuple[Features, Adjacency]) -> Tensor:
-        """(T, nodes, C) the scores of the nodes that this process trains on."""
-        logits: Tensor = self.model(*graph, rng=self.rng)
-        return logits
-
-    def _scores(self, graph: tuple[Features, Adjacency]) -> Tensor:
-        """(T, N, C) the scores of all nodes."""
-        return self._logits(graph)
-
-    def _losses(self) -> Tensor:
-        """(T,) the training losses at the current parameters."""
-        logits = self._logits(self.graphs[0])
+    def _losses(self, features: Features, adj: Adjacency, train: _Nodes) -> Tensor:
+        """(T,) the training losses at the current parameters; ``adj`` holds the edges that the model sees."""
+        logits = self.model.logits(features, adj, self.rng)
         if self.max_label >= logits.size(-1):
             raise GraphError(
                 f"The model has {logits.size(-1)} classes, but a training or validation node has label "
@@ -333,28 +346,61 @@ class _Runner:
             )
         if self.by_auc and logits.size(-1) != 2:
             raise ConfigError(f'metric="roc_auc" needs two classes; the model has {logits.size(-1)}.')
-        return self.train.losses(self.train.of(logits))
+        return train.losses(train.of(logits))
 
-    def _step(self) -> Tensor:
+    def _epoch(self) -> Tensor:
+        """(T,) the training losses of an epoch, which takes one step on the whole graph or one for each mini-batch."""
         self.model.train()
-        losses, grads = self._gradients()
+        if self.clusters is None:
+            features, adj = self.graphs[0]
+            return self._step(features, self.model.informed(features, adj), self.train)
+        losses = []
+        for nodes in self.clusters.draw(self.order):
+            sets = self.clusters.among(nodes, self.train_sets)
+            # weighted so that the mean over the steps is the mean over the training nodes
+            weights = [self.clusters.steps * (1 / whole.numel()) for whole in self.train_sets]
+            train = _Nodes(sets, self.y[nodes.to(self.y.device)], self.train.weight.dtype, weights)
+            losses.append(self._step(*self.clusters.cut(nodes, self.y.device), train))
+        return torch.stack(losses).mean(0)
+
+    def _step(self, features: Features, adj: Adjacency, train: _Nodes) -> Tensor:
+        losses, grads = self._gradients(features, adj, train)
         pairs = list(zip(grads, self.is_scalar, strict=True))
         self.for_weights.step(grad for grad, scalar in pairs if not scalar)
         self.for_scalars.step(grad for grad, scalar in pairs if scalar)
-        self.model.after_step(self._losses)
+        self.model.after_step(lambda: self._losses(features, adj, train))
         return losses
 
-    def _gradients(self) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    def _gradients(self, features: Features, adj: Adjacency, train: _Nodes) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """The training losses (T,) and their gradients in the parameters."""
-        losses = self._losses()
+        losses = self._losses(features, adj, train)
         # trials are independent, so the gradient of the sum holds the gradient of each trial
         return losses.detach(), torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
 
     @torch.no_grad()
+    def _evaluate(self, graph: tuple[Features, Adjacency]) -> Tensor:
+        """(T, N, C) the scores on a whole graph, without dropout, computed where the graph is."""
+        model = self.model if self.home == self.y.device else copy.deepcopy(self.model).to(self.home)
+        model.eval()
+        out: Tensor = model(*graph, rng=self.rng)
+        return out
+
     def _validate(self) -> tuple[Tensor, Tensor]:
-        self.model.eval()
-        logits = self.val.of(self._logits(self.graphs[0]))
+        logits = self.val.of(self._evaluate(self.graphs[0]))
         return self.val.losses(logits), self.val.roc_auc(logits) if self.by_auc else self.val.accuracy(logits)
+
+
+def _home(trials: Sequence[Trial], data: Data, device: torch.device) -> torch.device:
+    """The device of the whole graph: that of ``data`` for mini-batches, else that of the training."""
+    in_parts = [trial.config.parts > 1 for trial in trials]
+    if not any(in_parts) or data.x.device == device:
+        return device
+    if not all(in_parts):
+        raise ConfigError(
+            "Trials with parts=1 and with more parts can be trained in one call only on the device of the graph; move "
+            "the graph to it, or train them in two calls."
+        )
+    return torch.device(data.x.device)
 
 
 def _with_own_weights(adj: Adjacency, data: Data, trials: Sequence[Trial]) -> Adjacency:
@@ -450,24 +496,30 @@ class _CudaGraph:
 
 
 class _Nodes:
-    """One set of nodes per trial, padded to equal length: indices, labels, and weights 1/size (0 on padding)."""
+    """One set of nodes per trial, padded to equal length: indices, labels, and weights (0 on padding).
 
-    def __init__(self, sets: Sequence[Tensor], y: Tensor, dtype: torch.dtype) -> None:
+    The weight of a node in the loss is 1/size, or that of its trial in ``weights``.
+    """
+
+    def __init__(
+        self, sets: Sequence[Tensor], y: Tensor, dtype: torch.dtype, weights: Sequence[float] | None = None
+    ) -> None:
         longest = max(nodes.numel() for nodes in sets)
         self.index = torch.zeros(len(sets), longest, dtype=torch.int64, device=y.device)
         self.weight = torch.zeros(len(sets), longest, dtype=dtype, device=y.device)
         for trial, nodes in enumerate(sets):
             self.index[trial, : nodes.numel()] = nodes.to(y.device)
-            self.weight[trial, : nodes.numel()] = 1 / nodes.numel()
+            self.weight[trial, : nodes.numel()] = 1 / nodes.numel() if weights is None else weights[trial]
         self.size = torch.tensor([nodes.numel() for nodes in sets], dtype=dtype, device=y.device)
         self.y = y[self.index]
 
     def of(self, logits: Tensor) -> Tensor:
-        """(T, N, C) → (T, size, C)."""
-        return logits.gather(1, self.index.unsqueeze(-1).expand(-1, -1, logits.size(-1)))
+        """(T, N, C) → (T, size, C), on the device of the nodes."""
+        index = self.index.to(logits.device).unsqueeze(-1).expand(-1, -1, logits.size(-1))
+        return logits.gather(1, index).to(self.index.device)
 
     def losses(self, logits: Tensor) -> Tensor:
-        """(T,) the mean cross-entropy over the nodes of each trial."""
+        """(T,) the weighted sum of the cross-entropies of the nodes of each trial, by default their mean."""
         return (F.cross_entropy(logits.transpose(1, 2), self.y, reduction="none") * self.weight).sum(-1)
 
     def accuracy(self, logits: Tensor) -> Tensor:
@@ -513,7 +565,9 @@ def _batches(
     for i, (model, trial) in enumerate(zip(models, trials, strict=True)):
         dtype = next((p.dtype for p in model.parameters()), None)
         own = trial.edge_weight is not None
-        groups.setdefault((model.batch_key, trial.config.epochs, trial.config.metric, dtype, own), []).append(i)
+        config = trial.config
+        shared = (config.epochs, config.metric, config.parts, config.parts_per_step, config.partition)
+        groups.setdefault((model.batch_key, *shared, dtype, own), []).append(i)
     for group in groups.values():
         size = max(
             1, _memory(device) // _bytes_per_trial(models[group[0]], features, models[group[0]].informed(features, adj))

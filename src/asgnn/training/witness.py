@@ -35,6 +35,8 @@ FIRST_SEED = 2**32
 DROPOUTS = (0.8, 0.3)
 # Temperatures that are compared on the validation nodes.
 TEMPERATURES = [2.0 ** (i / 4) for i in range(-8, 9)]
+# The settings of a training that its witness is trained with, too.
+SHARED = ("metric", "parts", "parts_per_step", "partition")
 # A witness does not depend on the edges, so it serves every attacked copy of a graph and every setting of a search.
 MAX_KEPT = 64
 _KEPT: OrderedDict[Hashable, Testimony] = OrderedDict()
@@ -46,6 +48,7 @@ def add_witnesses(
     trials: Sequence[Trial],
     data: Data,
     features: Features,
+    device: torch.device,
     train: Callable[..., list[Fit]],
 ) -> None:
     """Train the witness of every model that has one, and set its ``testimony``.
@@ -55,7 +58,8 @@ def add_witnesses(
 
     Args:
         models: the models of ``trials``.
-        features: of ``data``, on the device to train on.
+        features: of ``data``.
+        device: the device to train on.
         train: :func:`~asgnn.training.fit.fit_many`.
     """
     wanted: dict[Hashable, list[int]] = {}
@@ -65,14 +69,14 @@ def add_witnesses(
             content = content or content_hash(data.x, labels_of(data))
             asked = (
                 replace(model.witness, floor=0.0, voice=0.0, tolerance=0.0),
-                trial.config.metric,
-                features.device.type,
+                tuple((name, getattr(trial.config, name)) for name in SHARED),
+                device.type,
             )
             wanted.setdefault((content, split_hash(trial.split), *asked), []).append(i)
     if not wanted:
         return
     with _LOCK:  # batches that are trained side by side want the same witness
-        _train_missing(wanted, models, trials, data, features, train)
+        _train_missing(wanted, models, trials, data, features, device, train)
         for key, at in wanted.items():
             _KEPT.move_to_end(key)
             for i in at:
@@ -87,6 +91,7 @@ def _train_missing(
     trials: Sequence[Trial],
     data: Data,
     features: Features,
+    device: torch.device,
     train: Callable[..., list[Fit]],
 ) -> None:
     missing = [key for key in wanted if key not in _KEPT]
@@ -105,7 +110,7 @@ def _train_missing(
         ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DivergedWarning)  # a witness that diverged has poor probabilities, no more
-            fits = iter(train(asked, data, device=features.device))
+            fits = iter(train(asked, data, device=device))
         y = labels_of(data).cpu()
         for key, trial, witness in zip(missing, firsts, witnesses, strict=True):
             groups = [[next(fits) for _ in range(witness.models)] for _ in DROPOUTS]
@@ -115,7 +120,10 @@ def _train_missing(
 def _trial(data: Data, like: Trial, witness: Witness, dropout: float, number: int) -> Trial:
     """A trial of the edge-free model. Its structure is frozen: there are no false edges that it could find."""
     settings = {"structure": "frozen", "prior_edges": 0.0, "prior_neighbors": witness.neighbors, "prior_weight": 1.0}
-    own = RECIPES["asgnn"].with_settings({**settings, "dropout": dropout, "metric": like.config.metric})
+    shared = {name: getattr(like.config, name) for name in SHARED}
+    own = RECIPES["asgnn"].with_settings({**settings, "dropout": dropout, **shared})
+    # as many steps as on the whole graph
+    own = own.with_settings({"epochs": -(-own.config.epochs // own.config.steps)})
     trial = own.trial(data, like.split, FIRST_SEED + witness.seed * witness.models + number)
     trial.model.to(data.x.dtype)
     return trial
