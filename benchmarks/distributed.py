@@ -32,9 +32,11 @@ from torch_geometric.data import Data
 from asgnn import distributed
 from asgnn.experiments.machine import origin
 from asgnn.graphs import Gaussian, load_dataset, planted_graph, random_split
+from asgnn.graphs.partition import Method
 from asgnn.training import Epoch, Fit, Trial, fit, recipe
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+PARTITIONS: tuple[Method, ...] = ("metis", "order")
 WARM_UP = 3
 
 
@@ -91,7 +93,7 @@ def alone(case: Case, dtype: torch.dtype, last_digit: bool = False) -> tuple[Fit
     return fit(trial.model, data, trial.config, split=trial.split, on_epoch=clock), clock.medians()
 
 
-def together(case: Case, dtype: torch.dtype, processes: int, partition: str) -> dict[str, Any]:
+def together(case: Case, dtype: torch.dtype, processes: int, partition: Method) -> dict[str, Any]:
     """Train in several processes; return what the first one found, with the time of an epoch."""
     with tempfile.TemporaryDirectory() as folder:
         spawned = (folder, case, dtype, processes, partition)
@@ -100,7 +102,7 @@ def together(case: Case, dtype: torch.dtype, processes: int, partition: str) -> 
         return found
 
 
-def _one_of(rank: int, folder: str, case: Case, dtype: torch.dtype, processes: int, partition: str) -> None:
+def _one_of(rank: int, folder: str, case: Case, dtype: torch.dtype, processes: int, partition: Method) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=processes)
     data, clock = case.data(dtype), Clock()
     trial = trial_of(case, data)
@@ -127,7 +129,7 @@ def rows_of(case: Case, show: Callable[[dict[str, Any]], object]) -> list[dict[s
         changed, _ = alone(case, dtype, last_digit=True)
         other = torch.stack([changed.history.train_loss, changed.history.val_loss])
         add(**common, what="last digit", difference=float((other - losses).abs().max()), best_epoch=changed.best_epoch)
-        for partition in ("metis", "order"):
+        for partition in PARTITIONS:
             found = together(case, dtype, 2, partition)
             add(
                 dtype=name,

@@ -17,7 +17,7 @@ from asgnn.errors import ConfigError, DivergedWarning, GraphError
 from asgnn.graphs import Split, labels_of, partition_nodes, prepare, split_of
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
-from asgnn.graphs.partition import METHODS
+from asgnn.graphs.partition import METHODS, Method
 from asgnn.graphs.piece import Piece, cut
 from asgnn.models import APPNP, ASGNN, GCN, MLP, SGC
 from asgnn.models.base import NodeClassifier
@@ -57,7 +57,7 @@ def fit(
     *,
     split: Split | None = None,
     device: torch.device | str | None = None,
-    partition: str | Tensor = "auto",
+    partition: Method | Tensor = "auto",
     progress: Progress | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> DistributedFit:
@@ -245,7 +245,7 @@ def _check_equal(group: Group, model: NodeClassifier, trial: Trial, features: Fe
             )
 
 
-def _parts(group: Group, adj: Adjacency, partition: str | Tensor) -> Tensor:
+def _parts(group: Group, adj: Adjacency, partition: Method | Tensor) -> Tensor:
     """(N,) the process of every node."""
     if isinstance(partition, Tensor):
         part = partition.to(adj.row.device)
