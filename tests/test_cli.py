@@ -694,6 +694,7 @@ REPRODUCE_REFUSED: dict[str, tuple[list[str], str]] = {
     "restricted figure": (["figure-structure", "--models", "asgnn"], "cannot be restricted"),
     "address without ray": (["small", "--address", "127.0.0.1:1"], "add --executor ray"),
     "workers of ray": (["small", "--workers", "2", "--executor", "ray"], "a Ray cluster has its own"),
+    "gpus without ray": (["small", "--gpus", "0.5"], "--gpus belongs to a Ray cluster"),
     "too many workers": (["small", "--workers", str(10**9)], "workers must be a whole number from 1 to 256"),
     "too many trials": (["small", "--trials", str(10**9)], "from 1 to 10000"),
     "infinite rate": (["table1", "--rates", "inf"], "table1 has no rate inf"),

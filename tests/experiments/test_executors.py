@@ -122,6 +122,19 @@ def test_a_cluster_that_does_not_answer() -> None:
         cluster("nonsense").__enter__()
 
 
+@pytest.mark.parametrize(("device", "gpus", "asked"), [("cpu", 0.5, 0), ("cuda", 1, 1), ("cuda", 0.5, 0.5)])
+def test_a_batch_asks_for_its_share_of_a_gpu(
+    device: str, gpus: float, asked: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray")
+    seen = []
+    monkeypatch.setattr(ray, "remote", lambda **settings: seen.append(settings) or (lambda task: task))
+    on_ray(device, gpus=gpus)
+    assert [(one["num_cpus"], one["num_gpus"]) for one in seen] == [(1, asked)]
+    with pytest.raises(ConfigError, match=r"gpus must be a number in \(0, 1\]"):
+        on_ray(device, gpus=2)
+
+
 # --- two workers, in the process of the tests -------------------------------------------------------------------------
 
 

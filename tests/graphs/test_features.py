@@ -124,6 +124,20 @@ def test_conversion_of_the_dtype(name: str) -> None:
     assert torch.equal(same.linear(weight, None, None), features.linear(weight, None, None))
 
 
+@pytest.mark.parametrize("share", [0.05, 0.5])
+@pytest.mark.parametrize("nodes", [[], [4], [0, 3, 4, 39], list(range(40))])
+def test_rows_keep_their_form(share: float, nodes: list[int]) -> None:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 30, generator=rng) * (torch.rand(40, 30, generator=rng) < share)
+    whole, some = Features.of(x), Features.of(x).rows(torch.tensor(nodes, dtype=torch.int64))
+    assert (some.by_row is None) == (whole.by_row is None)
+    assert torch.equal(some.to_dense(), x[nodes])
+    weight = torch.randn(1, 30, 2, generator=rng, requires_grad=True)
+    ours, theirs = some.linear(weight, None, None), whole.linear(weight, None, None)[:, nodes]
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad(out.sum(), weight)[0] for out in (ours, theirs)))
+
+
 def test_features_are_returned_unchanged() -> None:
     features = Features.of(MATRICES["tall"])
     assert Features.of(features) is features

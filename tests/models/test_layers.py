@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from asgnn import kernels
 from asgnn.errors import ConfigError
 from asgnn.graphs.features import Features
-from asgnn.models.layers import Dropout, Linear, MLPBlock, Streams
+from asgnn.models.layers import Dropout, Linear, MLPBlock, RowStreams, Streams
 
 F64 = torch.float64
 LIKE = torch.zeros((), dtype=F64)
@@ -187,6 +188,19 @@ def test_dropout_of_sparse_features_in_the_block(x: Tensor) -> None:
     dropped = x.clone()
     dropped[x != 0] *= (kept * scale).view(-1)
     torch.testing.assert_close(out[0], dropped @ layer.weight + layer.bias)
+
+
+@pytest.mark.parametrize("numba", [True, False])
+@pytest.mark.parametrize("width", [0, 1, 3, 4, 9])
+def test_rows_draw_what_the_whole_draws_for_them(width: int, numba: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "USE_NUMBA", numba)
+    below, nodes = torch.tensor([-9000, 12_000], dtype=torch.int16), torch.tensor([0, 3, 4, 8])
+    entries = torch.tensor([0, 3, 3, 5, 9, 10, 12, 14, 20, 27, 28])
+    whole, some = Streams([1, 2]), RowStreams([1, 2], nodes, entries)
+    for _ in range(2):  # every draw is another one
+        assert torch.equal(some.mask(below, (4, width)), whole.mask(below, (10, width))[:, nodes])
+        kept = torch.cat([torch.arange(entries[node], entries[node + 1]) for node in nodes])
+        assert torch.equal(some.mask(below, (kept.numel(),)), whole.mask(below, (28,))[:, kept])
 
 
 BAD = {

@@ -22,6 +22,7 @@ from asgnn.asmp.params import ASMPParams, HalfStep, Scheme
 from asgnn.asmp.penalties import MIN_STRENGTH
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.piece import Piece
 from asgnn.kernels import on_cpu
 
 Array = NDArray[Any]
@@ -111,7 +112,10 @@ def _plan(plan: tuple[HalfStep, ...], record: bool) -> _Plan:
 class _Work:
     """What the forward and the backward pass share: kernels, graph, coefficients, H and S after each step.
 
-    Features are (T, steps, N · width) and entries (T, steps, E).
+    Features are (T, steps, N · width) and entries (T, steps, E). Of a :class:`~asgnn.graphs.piece.Piece` only the rows
+    of its own nodes are computed. Those of borrowed nodes are exchanged between two stages: H and e forward, and
+    backward what :func:`~asgnn.kernels.cpu.asmp.spread` makes, because both passes read the rows of neighbours and
+    write their own.
     """
 
     def __init__(
@@ -121,17 +125,20 @@ class _Work:
         assert kernels is not None
         assert tasks is not None
         self.kernels, self.crew, self.plan, self.dtype = kernels, tasks.Crew, plan, x.dtype
-        self.trials, self.nodes, self.channels = x.shape
+        self.trials, self.rows, self.channels = x.shape
+        self.nodes, self.halo = adj.num_nodes, adj.halo if isinstance(adj, Piece) else None
         self.width = np.uintp(-(-self.channels // kernels.WIDTH) * kernels.WIDTH)
         self.row = self.nodes * int(self.width)
-        self.crow, self.col = adj.crow.numpy().view(np.uint64), adj.blocks(1)[1].numpy()
-        self.matrix, self.entries = matrix.contiguous().numpy(), self.col.size
+        self.crow, self.col = adj.crow[: self.rows + 1].numpy().view(np.uint64), adj.blocks(1)[1].numpy()
+        self.matrix, self.entries = matrix.contiguous().numpy(), int(self.crow[-1])
         self.ranges = tasks.ranges(self.crow)
         self.frozen, self.mcp = scheme.structure == "frozen", scheme.penalty == "mcp"
         self.variant = scheme.structure == "exact", self.mcp, MIN_STRENGTH
         self.c = self.new(8)
         kernels.coefficients(scalars.numpy(), *self.variant, self.c)
         self.x = self.padded(x)
+        for features in self.x:
+            self.borrow(features)
         # S starts as A, ū of the MCP penalty as 0, and e = ‖h − x‖² as 0 because H starts as X
         self.no_z = np.zeros_like(self.matrix) if self.mcp else self.matrix
         self.no_e = np.zeros(self.nodes, self.matrix.dtype)
@@ -152,17 +159,24 @@ class _Work:
         return found
 
     def padded(self, x: Tensor) -> Array:
-        """(T, N, C) → (T, N · width)."""
-        if self.width == self.channels:
+        """(T, rows, C) → (T, N · width), with 0 in the rows of borrowed nodes."""
+        if self.width == self.channels and self.rows == self.nodes:
             return x.contiguous().view(self.trials, -1).numpy()
         out = torch.zeros(self.trials, self.nodes, int(self.width), dtype=self.dtype)
-        out[..., : self.channels] = x
+        out[:, : self.rows, : self.channels] = x
         return out.view(self.trials, -1).numpy()
 
     def cut(self, h: Array) -> Tensor:
-        """(T, N · width) → (T, N, C)."""
+        """(T, N · width) → (T, rows, C)."""
         whole = torch.from_numpy(h).view(self.trials, self.nodes, int(self.width))
-        return whole[..., : self.channels].contiguous()
+        return whole[:, : self.rows, : self.channels].contiguous()
+
+    def borrow(self, features: Array, *values: Array) -> None:
+        """Fill the rows of borrowed nodes of ``features`` (N · width) and ``values`` (N,), each of one trial."""
+        if self.halo is not None:
+            whole = torch.from_numpy(features).view(self.nodes, int(self.width))
+            whole[self.rows :, self.channels :] = 0  # the padding
+            self.halo.fill(whole[:, : self.channels], *(torch.from_numpy(value).unsqueeze(1) for value in values))
 
     def state(self, trial: int) -> tuple[Any, ...]:
         """The arguments of the kernels of an adaptive structure."""
@@ -217,7 +231,12 @@ class _Work:
             def kernel(trial: int, part: int, *stage: int) -> None:
                 forward(*stage, *self.state(trial))
 
-        self.run(stages, kernel)
+        def before(trial: int, stage: int) -> None:
+            if stage > 0 and self.passes[stage - 1, 1]:
+                step = self.passes[stage - 1, 4]
+                self.borrow(self.h[trial, step], *(() if self.frozen else (self.e[trial, step],)))
+
+        self.run(stages, kernel, None if self.halo is None else before)
 
     def structure(self, number: int) -> Tensor:
         """S after the pass ``number``, (T, E)."""
@@ -225,7 +244,7 @@ class _Work:
         for trial in range(self.trials):
             z = self.z[trial, self.passes[number, 6]]
             self.kernels.weights(
-                0, self.nodes, self.crow, self.col, self.matrix, z, self.c[trial, 3:], self.mcp, out[trial]
+                0, self.rows, self.crow, self.col, self.matrix, z, self.c[trial, 3:], self.mcp, out[trial]
             )
         return torch.from_numpy(out)
 
@@ -295,7 +314,8 @@ def _adaptive_back(work: _Work, adj: Adjacency, added: Added, to_x: Array, to_ma
     _, backward = work.kernels.passes_of(work.mcp, work.channels <= work.kernels.WIDTH)
     last = len(work.passes) - 1, "H"
     # without recorded steps the gradient of the last H is the only one
-    grad = added[last] if added.keys() == {last} else work.zeros(work.row)
+    only_last = added.keys() == {last}
+    grad = added[last] if only_last else work.zeros(work.row)
     to_s = work.zeros(entries)
     to_z = work.zeros(entries) if work.mcp else to_s
     by_degree, along_mean = work.new(work.row), work.new(work.nodes)
@@ -308,12 +328,15 @@ def _adaptive_back(work: _Work, adj: Adjacency, added: Added, to_x: Array, to_ma
 
     def before(trial: int, stage: int) -> None:
         number = len(work.passes) - 1 - stage // 2
-        if stage % 2 == 0:
+        if stage % 2 == 1:
+            if work.passes[number, 1]:
+                work.borrow(by_degree[trial], along_mean[trial])
+        elif not only_last:
             for key, total in (((number, "H"), grad), ((number, "S"), to_s)):
                 if key in added:
                     total[trial] += added[key][trial]
 
-    work.run(stages, kernel, None if added.keys() == {last} else before)
+    work.run(stages, kernel, None if only_last and work.halo is None else before)
     to_x += grad  # H starts as X
     if to_matrix.size:
         to_matrix += to_s
@@ -333,12 +356,13 @@ def _frozen_back(work: _Work, adj: Adjacency, added: Added, to_x: Array, to_matr
 
     def before(trial: int, stage: int) -> None:
         key = stages - 1 - stage, "H"
-        if key in added:
+        if key in added and len(added) > 1:
             grads[trial, stage % 2] += added[key][trial]
+        work.borrow(grads[trial, stage % 2])
 
     if len(added) == 1:
         grads[:, 0] = added[stages - 1, "H"]
-    work.run(stages, kernel, before if len(added) > 1 else None)
+    work.run(stages, kernel, before if len(added) > 1 or work.halo is not None else None)
     to_x += grads[:, stages % 2]
 
 

@@ -14,9 +14,11 @@ from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.gpu import GpuSteps
 from asgnn.asmp.objective import Terms
 from asgnn.asmp.params import ASMPParams, HalfStep, Scheme, half_steps
+from asgnn.asmp.pieces import PieceSteps
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.checks import check_floats
+from asgnn.graphs.piece import Piece
 from asgnn.graphs.relaxed import relaxation
 from asgnn.kernels import on_cpu
 from asgnn.settings import MAX_LAYERS, check_choice, check_count
@@ -24,17 +26,22 @@ from asgnn.settings import MAX_LAYERS, check_choice, check_count
 Backend = Literal["auto", "dense", "edges", "cpu", "gpu"]
 
 
-class Steps(Protocol):
-    """The interface of a backend: initial h and s, two steps, the objective, and conversion to the public layout."""
+class Moves(Protocol):
+    """Initial h and s, the two steps, and the conversion of h to the public layout."""
 
     h: Tensor
     s: Tensor
 
-    def __init__(self, x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> None: ...
     def h_step(self, h: Tensor, s: Tensor) -> Tensor: ...
     def s_step(self, h: Tensor, s: Tensor) -> Tensor: ...
-    def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]: ...
     def features(self, h: Tensor) -> Tensor: ...
+
+
+class Steps(Moves, Protocol):
+    """The interface of a backend: :class:`Moves`, the objective, and the conversion of s to the public layout."""
+
+    def __init__(self, x: Tensor, adj: Adjacency, params: ASMPParams, scheme: Scheme) -> None: ...
+    def terms(self, h: Tensor, s: Tensor) -> tuple[Tensor, ...]: ...
     def structure(self, s: Tensor) -> Tensor: ...
 
 
@@ -140,6 +147,10 @@ def propagate(
         )
     if relaxation() is not None and backend != "edges":
         raise ConfigError(f'Clips can be relaxed with backend="edges" only; this model uses backend={backend!r}.')
+    if isinstance(adj, Piece):
+        if weights or trace or x[..., 0, 0].numel() > 1:
+            raise ConfigError("On a part of a graph, ASMP computes the features of one trial only.")
+        return _on_piece(x, adj, params, scheme, layers, backend)
     steps = BACKENDS[backend](x, adj, params, scheme)
     h, s = steps.h, steps.s
     structures = [s]
@@ -154,7 +165,20 @@ def propagate(
     return Propagation(steps.features(h), adj.edge_index, all_weights, tuple(values), backend)
 
 
-def _half_steps(steps: Steps, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
+def _on_piece(
+    x: Tensor, piece: Piece, params: ASMPParams, scheme: Scheme, layers: int, backend: Backend
+) -> Propagation:
+    """H after all layers for the own nodes of a piece."""
+    if backend == "dense":
+        raise ConfigError('backend="dense" needs the whole graph; use support="edges" and backend="auto" on a part.')
+    make = BACKENDS[backend]
+    steps: Moves = make(x, piece, params, scheme) if backend == "cpu" else PieceSteps(make, x, piece, params, scheme)
+    plan = half_steps(scheme, layers, last_structure=False)
+    *_, h = steps.h, *(h for _, h, _ in _half_steps(steps, plan, record=False))
+    return Propagation(steps.features(h), piece.edge_index, (), (), backend)
+
+
+def _half_steps(steps: Moves, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
     """Yield H and S after the half-steps that end; after the last only, unless ``record``, if the backend allows."""
     if isinstance(steps, CpuSteps):
         yield from steps.half_steps(plan, record)

@@ -352,6 +352,7 @@ def reproduce(
     store_path: Annotated[Path, typer.Option("--store", help="The file for results, which are reused.")] = RESULTS,
     executor: Annotated[str, typer.Option(help="local or ray: where to train batches.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of a running Ray cluster; default: start one here.")] = None,
+    gpus: Annotated[float, typer.Option(help="GPUs of a Ray cluster for each batch; with 0.5, two share one.")] = 1,
     workers: Annotated[int, typer.Option(help="Number of local processes; they may share a GPU.")] = 1,
     batch: Annotated[int | None, typer.Option(help="Maximal number of trainings in a batch.", min=1)] = None,
     device: Device = "auto",
@@ -365,6 +366,8 @@ def reproduce(
         raise ConfigError(f"--executor must be local or ray; it is {executor!r}.")
     if address is not None and executor != "ray":
         raise ConfigError("--address belongs to a Ray cluster; add --executor ray.")
+    if gpus != 1 and executor != "ray":
+        raise ConfigError("--gpus belongs to a Ray cluster; add --executor ray. Local --workers share a GPU anyway.")
     if workers > 1 and executor == "ray":
         raise ConfigError("--workers is for local processes; a Ray cluster has its own.")
     asked = plan(
@@ -378,7 +381,7 @@ def reproduce(
         # several workers need all independent work at once
         together=executor == "ray" or workers > 1,
     )
-    with _executor(executor, address, workers, device) as (run, place), _store(store_path) as kept:
+    with _executor(executor, address, workers, device, gpus) as (run, place), _store(store_path) as kept:
         progress, attacking = _progress(asked.expected)
         engine = Engine(kept, run, place, largest=batch, progress=progress, attacking=attacking)
         for choices in engine.run(asked):
@@ -388,12 +391,12 @@ def reproduce(
 
 
 @contextmanager
-def _executor(name: str, address: str | None, workers: int, device: str) -> Iterator[tuple[Executor, str]]:
+def _executor(name: str, address: str | None, workers: int, device: str, gpus: float) -> Iterator[tuple[Executor, str]]:
     """The executor and its device; a cluster may have a GPU where this machine has none."""
     if name == "ray":
         with cluster(address) as has_gpu:
             place = find_device(device, has_gpu, "in the Ray cluster")
-            yield on_ray(place), place
+            yield on_ray(place, gpus=gpus), place
         return
     place = find_device(device)
     with nullcontext(local(place)) if workers == 1 else processes(workers, place) as run:

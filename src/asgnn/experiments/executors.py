@@ -25,7 +25,7 @@ from asgnn.experiments.measure import Graph, ensemble_figures, load_graph, train
 from asgnn.experiments.values import Attack, Outcome, Training
 from asgnn.graphs import Perturbation
 from asgnn.progress import Progress
-from asgnn.settings import check_count
+from asgnn.settings import check_count, check_number
 
 RETRIES = 5  # of a batch whose worker died; limited, because a batch may kill every worker
 MAX_WORKERS = 256
@@ -259,13 +259,19 @@ def _check_address(address: str) -> None:
         raise ConfigError(f"No Ray cluster answers at {address} ({cause}); check that it is running.") from cause
 
 
-def on_ray(device: str, root: str | Path | None = None) -> Executor:
-    """Runs batches on the joined cluster; a batch whose worker dies is run again."""
+def on_ray(device: str, root: str | Path | None = None, gpus: float = 1) -> Executor:
+    """Runs batches on the joined cluster; a batch whose worker dies is run again.
+
+    Args:
+        device: "cuda" runs as many batches at a time as the cluster has GPUs for; Ray shows each worker its own only.
+        root: the folder of the data files.
+        gpus: the GPUs for each batch, at most 1, because a batch uses one; with 0.5, two batches share a GPU.
+    """
+    check_number("gpus", gpus, 0, 1, "(]")
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    # one core or one GPU per batch, because a batch already fills a worker
-    remote = ray.remote(num_cpus=1, num_gpus=1 if device == "cuda" else 0, max_retries=RETRIES)(run_batch)
+    remote = ray.remote(num_cpus=1, num_gpus=gpus if device == "cuda" else 0, max_retries=RETRIES)(run_batch)
 
     def run(batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
         waiting = {remote.remote(batch, device, root): batch for batch in batches}

@@ -52,6 +52,44 @@ class Streams:
         # four elements per draw; several times faster than torch's bernoulli_ on a CPU
         return self.bits(-(-count // 4)).view(torch.int16)[:, :count] >= below.unsqueeze(1)
 
+    def mask(self, below: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """(T, \\*shape) bool; see :meth:`at_least`."""
+        return self.at_least(below, math.prod(shape)).view(below.numel(), *shape)
+
+
+class RowStreams(Streams):
+    """The streams of some nodes of a graph: each gets the bits that it has in the :class:`Streams` of all nodes.
+
+    Args:
+        seeds: one for each trial.
+        nodes: (n,) the nodes.
+        entries: (N + 1,) where the entries of each node begin, for masks of sparse features.
+        device: where the bits are drawn.
+    """
+
+    def __init__(
+        self, seeds: Sequence[int], nodes: Tensor, entries: Tensor | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(seeds, device)
+        self.nodes, self.entries = nodes.to(device), None if entries is None else entries.to(device)
+
+    def mask(self, below: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """(T, \\*shape) bool, where ``shape`` is (n, columns), or (entries of the nodes,)."""
+        self.draws += 1
+        if len(shape) == 1:
+            assert self.entries is not None
+            first, sizes = self.entries[self.nodes], self.entries.diff()[self.nodes]
+        else:
+            first, sizes = self.nodes * shape[1], self.nodes.new_full((shape[0],), shape[1])
+        count = math.prod(shape)
+        end = sizes.cumsum(0)
+        if not below.is_cuda and (kernels := on_cpu("dropout")) is not None:
+            drawn: Tensor = kernels.masks_at(self.seeds, self.draws, below, first, end, count)
+            return drawn.view(below.numel(), *shape)
+        place = torch.arange(count, device=first.device) + (first - end + sizes).repeat_interleave(sizes)
+        bits = mix(mix(self.seeds + self.draws).unsqueeze(1) + (place // 4 + 1) * GOLDEN)
+        return ((bits >> place % 4 * 16).to(torch.int16) >= below.unsqueeze(1)).view(below.numel(), *shape)
+
 
 def mix(x: Tensor) -> Tensor:
     """SplitMix64's finaliser; torch's shifts copy the sign bit, and the masks remove the copies."""
@@ -167,7 +205,7 @@ class Dropout(nn.Module):
         drops, below, scale = self._constants(like.dtype)
         if not drops:
             return None, None
-        return self._streams(rng).at_least(below, math.prod(shape)).view(below.numel(), *shape), scale
+        return self._streams(rng).mask(below, shape), scale
 
     def _streams(self, rng: Rng) -> Streams:
         return rng or Streams(torch.randint(2**62, (self.rate.numel(),)).tolist(), self.rate.device)
@@ -187,7 +225,7 @@ class Dropout(nn.Module):
 
     def forward(self, h: Tensor, rng: Rng = None) -> Tensor:
         """``h`` is (T, …)."""
-        if h.is_cuda and self.training:
+        if h.is_cuda and self.training and not isinstance(rng, RowStreams):
             drops, below, scale = self._constants(h.dtype)
             out: Tensor = _Drop.apply(h, below, scale, self._streams(rng)) if drops else h
             return out
@@ -198,7 +236,7 @@ class Dropout(nn.Module):
 
     def of_relu(self, h: Tensor, rng: Rng = None) -> Tensor:
         """Dropout of ReLU(h) for ``h`` (T, …)."""
-        if not h.is_cuda and self.training and on_cpu("dropout") is not None:
+        if not h.is_cuda and self.training and not isinstance(rng, RowStreams) and on_cpu("dropout") is not None:
             drops, below, scale = self._constants(h.dtype)
             if drops:
                 out: Tensor = _ReluDrop.apply(h, below, scale, self._streams(rng))

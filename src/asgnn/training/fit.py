@@ -364,14 +364,18 @@ class _Runner:
         return torch.stack(losses).mean(0)
 
     def _step(self, features: Features, adj: Adjacency, train: _Nodes) -> Tensor:
-        losses = self._losses(features, adj, train)
-        # trials are independent, so the gradient of the sum holds the gradient of each trial
-        grads = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
+        losses, grads = self._gradients(features, adj, train)
         pairs = list(zip(grads, self.is_scalar, strict=True))
         self.for_weights.step(grad for grad, scalar in pairs if not scalar)
         self.for_scalars.step(grad for grad, scalar in pairs if scalar)
         self.model.after_step(lambda: self._losses(features, adj, train))
-        return losses.detach()
+        return losses
+
+    def _gradients(self, features: Features, adj: Adjacency, train: _Nodes) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """The training losses (T,) and their gradients in the parameters."""
+        losses = self._losses(features, adj, train)
+        # trials are independent, so the gradient of the sum holds the gradient of each trial
+        return losses.detach(), torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
 
     @torch.no_grad()
     def _evaluate(self, graph: tuple[Features, Adjacency]) -> Tensor:

@@ -36,6 +36,22 @@ def _masks(seeds, draw, below, out):
 
 
 @compiled
+def _masks_at(seeds, draw, below, first, end, out):
+    for trial in range(out.shape[0]):
+        start, least, row = _mix(np.uint64(seeds[trial] + draw)), below[trial], out[trial]
+        begin = 0
+        for r in range(first.size):
+            shift, bits = first[r] - begin, np.uint64(0)
+            for i in range(begin, end[r]):
+                place = i + shift
+                if i == begin or place % 4 == 0:
+                    bits = _mix(start + np.uint64(place // 4 + 1) * GOLDEN) >> (S16 * np.uint64(place % 4))
+                row[i] = np.int16(bits) >= least
+                bits >>= S16
+            begin = end[r]
+
+
+@compiled
 def _relu_drop(seeds, draw, below, scale, h, out):
     trials, count = out.shape
     zero = h.dtype.type(0)
@@ -75,6 +91,20 @@ def masks(seeds: Tensor, draw: Tensor, below: Tensor, count: int) -> Tensor:
     """
     out = torch.empty(seeds.numel(), count, dtype=torch.bool)
     _masks(seeds.numpy(), int(draw), below.numpy(), out.numpy())
+    return out
+
+
+def masks_at(seeds: Tensor, draw: Tensor, below: Tensor, first: Tensor, end: Tensor, count: int) -> Tensor:
+    """(T, count) bool: ranges of the elements of :func:`masks`, one after the other.
+
+    Args:
+        seeds, draw, below: as in :func:`masks`.
+        first: (ranges,) int64, the first element of each range.
+        end: (ranges,) int64, where each range ends in the result.
+        count: elements per trial in the result.
+    """
+    out = torch.empty(seeds.numel(), count, dtype=torch.bool)
+    _masks_at(seeds.numpy(), int(draw), below.numpy(), first.numpy(), end.numpy(), out.numpy())
     return out
 
 
