@@ -94,7 +94,7 @@ class Propagation:
 
     Attributes:
         h: (…, N, C) the features after the last layer.
-        edge_index: (2, E) the entries of A with self-loops, in row order.
+        adj: the adjacency, whose entries are those of A with self-loops, in row order.
         weights: S before the first layer and after each layer, K + 1 tensors, each (…, E) in the order of
             ``edge_index``, or (…, N, N) for dense support; empty unless requested.
         objective: the terms of the objective at the start and after each half-step; empty unless requested.
@@ -102,10 +102,15 @@ class Propagation:
     """
 
     h: Tensor
-    edge_index: Tensor
+    adj: Adjacency
     weights: tuple[Tensor, ...]
     objective: tuple[Terms, ...]
     backend: str
+
+    @property
+    def edge_index(self) -> Tensor:
+        """(2, E) the entries of A with self-loops, in row order; a copy."""
+        return self.adj.edge_index
 
 
 def propagate(
@@ -151,7 +156,7 @@ def propagate(
         if step.kind != "H" or scheme.structure == "frozen":
             structures.append(s)
     all_weights = tuple(steps.structure(s) for s in structures) if weights else ()
-    return Propagation(steps.features(h), adj.edge_index, all_weights, tuple(values), backend)
+    return Propagation(steps.features(h), adj, all_weights, tuple(values), backend)
 
 
 def _half_steps(steps: Steps, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
