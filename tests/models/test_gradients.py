@@ -250,7 +250,7 @@ def test_a_graph_is_sorted_once_and_again_after_a_change(through: str, monkeypat
     sorts = SortCounter(monkeypatch)
     first = model(x, edge_index)
     sorted_before = sorts.count
-    assert sorted_before == 2  # the edges and the columns of x
+    assert sorted_before == 3  # the edges, those of the transpose, and the columns of x
     assert torch.equal(model(x, edge_index, None), first)
     assert sorts.count == sorted_before
     change(edge_index, through)

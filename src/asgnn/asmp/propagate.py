@@ -123,10 +123,13 @@ def propagate(
     backend: Backend = "auto",
     weights: bool = True,
     trace: bool = False,
+    recompute: bool = False,
 ) -> Propagation:
     """Run :func:`asgnn.asmp.asmp` on a prepared adjacency and a scheme.
 
-    Without ``weights`` and ``trace`` the last structure step is skipped, because it does not change the features.
+    Without ``weights`` and ``trace`` the last structure step is skipped, because it does not change the features. With
+    ``recompute`` the backends "cpu" and "gpu" keep about 2√K layers for the backward pass of q with alternating
+    updates and not K, and compute the others a second time; the gradients are the same, bit by bit.
     """
     check_floats(x, "(…, N, C)", batched=True)
     check_count("layers", layers, 0, MAX_LAYERS)
@@ -150,7 +153,7 @@ def propagate(
     structures = [s]
     values = [Terms("start", 0, *steps.terms(h, s))] if trace else []
     plan = half_steps(scheme, layers, last_structure=weights or trace)
-    for step, h, s in _half_steps(steps, plan, record=weights or trace):
+    for step, h, s in _half_steps(steps, plan, weights or trace, recompute):
         if trace:
             values.append(Terms(step.kind, step.layer, *steps.terms(h, s)))
         if step.kind != "H" or scheme.structure == "frozen":
@@ -159,10 +162,12 @@ def propagate(
     return Propagation(steps.features(h), adj, all_weights, tuple(values), backend)
 
 
-def _half_steps(steps: Steps, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
+def _half_steps(
+    steps: Steps, plan: tuple[HalfStep, ...], record: bool, recompute: bool
+) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
     """Yield H and S after the half-steps that end; after the last only, unless ``record``, if the backend allows."""
-    if isinstance(steps, CpuSteps):
-        yield from steps.half_steps(plan, record)
+    if isinstance(steps, CpuSteps) or (isinstance(steps, GpuSteps) and steps.all_at_once and plan):
+        yield from steps.half_steps(plan, record, recompute)
         return
     h, s = steps.h, steps.s
     for step in plan:
