@@ -61,7 +61,7 @@ def forward(
     shape, blocks = tile(x, per_row=entries / nodes)
     _step[nodes, blocks](
         adj.crow, adj.col, weight, h, x, e, z, c, z_new, h_new, mean, degree, e_new, channels, trials,
-        MCP=mcp, STRUCTURE=structure, FEATURES=features, START=z is None, **shape,
+        MCP=mcp, STRUCTURE=structure, FEATURES=features, START=z is None, ONE_TRIAL=trials == 1, **shape,
     )  # fmt: skip
     return Pass(structure, features, h, e, z, z_new, h_new, e_new, mean, degree)
 
@@ -99,7 +99,7 @@ def backward(done: Pass, x: Tensor, weight: Tensor, c: Tensor, adj: Adjacency, m
         _spread[triton.cdiv(nodes, together), blocks](
             done.h, x, done.mean, done.degree, c, grads.h, by_degree, along_mean, grads.x, grads.parts, part,
             nodes, channels, trials,
-            NODES=together, CHANNELS=shape["CHANNELS"], TRIALS=shape["TRIALS"], num_warps=4,
+            NODES=together, CHANNELS=shape["CHANNELS"], TRIALS=shape["TRIALS"], ONE_TRIAL=trials == 1, num_warps=4,
         )  # fmt: skip
     given = not done.structure and done.z is None
     to_s = None if given and grads.weight is None else grads.s
@@ -108,7 +108,8 @@ def backward(done: Pass, x: Tensor, weight: Tensor, c: Tensor, adj: Adjacency, m
         adj.crow, adj.col, weight, done.h, x, done.e, done.z, done.z_new, c, by_degree, along_mean, grads.h, to_s,
         grads.z, grads.x, grads.weight, grads.parts, part, channels, trials,
         MCP=mcp, STRUCTURE=done.structure, FEATURES=done.features, GIVEN=given, START=done.z is None,
-        TO_S=to_s is not None, TO_WEIGHT=grads.weight is not None, **shape,
+        TO_S=to_s is not None, TO_WEIGHT=grads.weight is not None, ONE_TRIAL=trials == 1,
+        **shape,
     )  # fmt: skip
 
 
@@ -141,10 +142,10 @@ def _weight_of(z, scaled, MCP: tl.constexpr):
 def _step(
     crow, col, weight, h, x, e, z, c, z_new, h_new, mean, degree, e_new, channels, trials,
     MCP: tl.constexpr, STRUCTURE: tl.constexpr, FEATURES: tl.constexpr, START: tl.constexpr,
-    ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+    ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr, ONE_TRIAL: tl.constexpr,
 ):  # fmt: skip
     node = tl.program_id(0).to(tl.int64)
-    t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
+    t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS, ONE_TRIAL)
     row_offset = node * channels * trials + offset
     at_node = node * trials + t
     c1 = _coefficient(c, 4, t, trials)
@@ -202,11 +203,11 @@ def _step(
 @triton.jit
 def _spread(
     h, x, mean, degree, c, grad, by_degree, along_mean, to_x, parts, part, nodes, channels, trials,
-    NODES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+    NODES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr, ONE_TRIAL: tl.constexpr,
 ):  # fmt: skip
     """The part of the derivative of a feature step that needs no neighbours: see :mod:`asgnn.kernels.cpu.asmp`."""
     i = tl.program_id(0).to(tl.int64) * NODES + tl.arange(0, NODES)
-    t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
+    t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS, ONE_TRIAL)
     valid = i < nodes
     mask = valid[:, None, None] & inside[None, :, :]
     at = i[:, None, None] * channels * trials + offset[None, :, :]
@@ -237,11 +238,11 @@ def _step_back(
     channels, trials,
     MCP: tl.constexpr, STRUCTURE: tl.constexpr, FEATURES: tl.constexpr, GIVEN: tl.constexpr, START: tl.constexpr,
     TO_S: tl.constexpr, TO_WEIGHT: tl.constexpr,
-    ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr,
+    ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr, ONE_TRIAL: tl.constexpr,
 ):  # fmt: skip
     """The derivative of :func:`_step`, after :func:`_spread` if there was a feature step."""
     node = tl.program_id(0).to(tl.int64)
-    t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS)
+    t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS, ONE_TRIAL)
     row_offset = node * channels * trials + offset
     at_node = node * trials + t
     c1 = _coefficient(c, 4, t, trials)

@@ -17,9 +17,14 @@ TILE = 1024  # elements per operand and program; more would need too many regist
 
 
 @triton.jit
-def block(channels, trials, CHANNELS: tl.constexpr, TRIALS: tl.constexpr):
-    """The trials of a program and their mask, (T,); the mask of (C, T), and the offsets of (C, T) in a node's row."""
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
+def block(channels, trials, CHANNELS: tl.constexpr, TRIALS: tl.constexpr, ONE_TRIAL: tl.constexpr = False):
+    """The trials of a program and their mask, (T,); the mask of (C, T), and the offsets of (C, T) in a node's row.
+
+    With ``ONE_TRIAL`` the compiler knows that a row starts where its trial does, and loads several channels at once.
+    """
+    c, t = tl.arange(0, CHANNELS), tl.arange(0, TRIALS)
+    if not ONE_TRIAL:
+        t += tl.program_id(1) * TRIALS
     t_mask = t < trials
     return t, t_mask, (c < channels)[:, None] & t_mask[None, :], c[:, None] * trials + t[None, :]
 
