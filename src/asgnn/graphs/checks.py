@@ -268,7 +268,10 @@ def _equal(copy: Tensor, edge_index: Tensor) -> bool:
 
 
 def mark_checked(edge_index: Tensor, num_nodes: int) -> Tensor:
-    """Returns a copy of a tensor that lists undirected edges, in int32 if possible, kept as long as the tensor lives."""
+    """Returns a copy of a tensor that lists undirected edges, and keeps it as long as the tensor lives.
+
+    The copy is int32 if that holds all nodes, because it takes half the memory.
+    """
     copy = edge_index.detach().to(torch.int32 if num_nodes < 2**31 else torch.int64, copy=True)
     _CHECKED[edge_index] = (copy, num_nodes)
     return copy

@@ -77,6 +77,16 @@ class Rows:
         return found
 
 
+def is_sparse(x: Tensor) -> tuple[bool, int]:
+    """Returns whether a matrix (N, F) is stored sparse, and how many entries are then stored. Time O(N F)."""
+    if x.layout != torch.strided:
+        return True, x._nnz()
+    rows = max(1, BLOCK // x.size(1))
+    # in parts, because a GPU needs memory for the whole comparison
+    count = sum(int(torch.count_nonzero(part)) for part in x.split(rows if x.is_cuda else len(x)))
+    return (True, count) if count < SPARSE_BELOW * x.numel() else (False, x.numel())
+
+
 @dataclass(frozen=True, eq=False)
 class Features:
     """An N × F feature matrix, dense or sparse (by row and by column)."""
@@ -102,10 +112,10 @@ class Features:
         if x.requires_grad and torch.is_grad_enabled():
             return cls(n, f, check_finite(x.to_dense()), None, None, None)
         strided = x.layout == torch.strided
+        sparse, count = is_sparse(x)
+        if not sparse:
+            return cls(n, f, check_finite(x), None, None, None)
         if strided:
-            count = int(torch.count_nonzero(x))
-            if count >= SPARSE_BELOW * x.numel():
-                return cls(n, f, check_finite(x), None, None, None)
             known = _SPARSE.get(x)
             if known is not None and known[1]._holds(x, known[0], count):
                 found: Features = known[1]

@@ -115,10 +115,7 @@ def backward(done: Pass, x: Tensor, weight: Tensor, c: Tensor, adj: Adjacency, m
 
 def structure_of(z: Tensor, weight: Tensor, c: Tensor, adj: Adjacency, mcp: bool) -> Tensor:
     """S (E, T), from z."""
-    if mcp:
-        s = (c[4] * weight.unsqueeze(1)) * (z.clamp(0.25, 1).rsqrt() - 1)
-    else:
-        s = z.clamp(0, 1)
+    s = c[4] * weight.unsqueeze(1) * (z.clamp(0.25, 1).rsqrt() - 1) if mcp else z.clamp(0, 1)
     return torch.where(adj.loops.unsqueeze(1), s.new_ones(()), s)
 
 
@@ -131,10 +128,9 @@ def _coefficient(c, i: tl.constexpr, t, trials):
 @triton.jit
 def _weight_of(z, scaled, MCP: tl.constexpr):
     """S of an entry that is no self-loop; ``scaled`` is c₁A."""
+    s = tl.minimum(tl.maximum(z, 0.25 if MCP else 0.0), 1.0)
     if MCP:
-        s = scaled * (1 / tl.sqrt(tl.minimum(tl.maximum(z, 0.25), 1.0)) - 1)
-    else:
-        s = tl.minimum(tl.maximum(z, 0.0), 1.0)
+        s = scaled * (1 / tl.sqrt(s) - 1)
     return s
 
 

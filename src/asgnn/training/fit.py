@@ -21,10 +21,12 @@ from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier, stack, unstack
 from asgnn.models.foreign import as_model
 from asgnn.models.layers import Streams
+from asgnn.models.memory import Saving
 from asgnn.progress import Progress
 from asgnn.settings import check_count
 from asgnn.threads import one_thread
 from asgnn.training.config import MAX_EPOCHS, TrainConfig, Trial
+from asgnn.training.memory import plan_of_graph
 from asgnn.training.optimizer import TrialAdam
 from asgnn.training.recipes import training_of
 from asgnn.training.witness import add_witnesses
@@ -158,6 +160,10 @@ def fit_many(
     trials, and the models are trained in place. A trial with ``patience`` stops for itself, and the batch ends when all
     its trials have stopped. If trials diverge, one :class:`~asgnn.errors.DivergedWarning` says how many.
 
+    A batch has as many trials as fit into memory. If not even one does, some layers are computed in parts or a second
+    time; if that is not enough, a :class:`~asgnn.errors.ConfigError` says what is needed, before anything is trained.
+    See :func:`~asgnn.training.memory_plan`.
+
     Args:
         trials: the trials to train.
         data: the graph, with x, edge_index and y.
@@ -194,9 +200,9 @@ def fit_many(
     for model in models:
         model.expect(features, adj)
     batches = list(_batches(models, trials, features, adj, device, batch_size))
-    total, done = sum(trials[batch[0]].config.epochs for batch in batches), 0
+    total, done = sum(trials[batch[0]].config.epochs for batch, _ in batches), 0
     results: dict[int, Fit] = {}
-    for batch in batches:
+    for batch, saving in batches:
         members = [models[i] for i in batch]
         seen = _with_own_weights(adj, data, [trials[i] for i in batch])
         if seen is adj:
@@ -209,7 +215,7 @@ def fit_many(
             if progress is not None:
                 progress(before + epoch, total)
 
-        runner = _Runner(members, [trials[i] for i in batch], y, [(features, seen), *graphs])
+        runner = _Runner(members, [trials[i] for i in batch], y, [(features, seen), *graphs], saving)
         work = members[0].informed(features, adj).row.numel() * int(y.max() + 1) * len(members)
         work += members[0].dense_matrices * features.num_nodes**2 * len(members)
         # CUDA streams, graphs and kernels are created on the current GPU, which may not be ``device``
@@ -237,9 +243,11 @@ class _Runner:
         trials: Sequence[Trial],
         y: Tensor,
         graphs: Sequence[tuple[Features, Adjacency]],
+        saving: Saving,
     ) -> None:
         self.models, self.trials, self.y, self.graphs = models, trials, y, graphs
         self.model = model = stack(models)
+        model.saving = saving
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ConfigError(f"{type(trials[0].model).__name__} has no trainable parameters.")
@@ -494,33 +502,16 @@ def _batches(
     adj: Adjacency,
     device: torch.device,
     batch_size: int | None,
-) -> Iterable[list[int]]:
-    """The indices of the trials of each batch: trials that can share a batch, limited by memory."""
+) -> Iterable[tuple[list[int], Saving]]:
+    """The indices of the trials of each batch, which can share it and fit into memory, and what saves memory."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (model, trial) in enumerate(zip(models, trials, strict=True)):
         dtype = next((p.dtype for p in model.parameters()), None)
         own = trial.edge_weight is not None
         groups.setdefault((model.batch_key, trial.config.epochs, trial.config.metric, dtype, own), []).append(i)
     for group in groups.values():
-        size = max(
-            1, _memory(device) // _bytes_per_trial(models[group[0]], features, models[group[0]].informed(features, adj))
-        )
-        size = min(size, batch_size or size)
-        for start in range(0, len(group), size):
-            yield group[start : start + size]
-
-
-def _bytes_per_trial(model: NodeClassifier, features: Features, adj: Adjacency) -> int:
-    """An upper estimate: weights, gradients, two moments and best copy; activations; edge values; N × N matrices."""
-    weights = sum(p.numel() for p in model.parameters())
-    widest = max((p.size(-1) for p in model.parameters() if p.dim()), default=1)
-    mask = features.size_of_mask[0] * (1 if len(features.size_of_mask) == 1 else features.num_features)
-    dense = model.dense_matrices * features.num_nodes**2
-    return 4 * (6 * weights + 8 * features.num_nodes * widest + 8 * mask + 24 * adj.row.numel() * 8 + dense)
-
-
-def _memory(device: torch.device) -> int:
-    """The memory budget of a batch in bytes: 60 % of what is free on a GPU, 1.5 GiB on a CPU."""
-    if device.type == "cuda":
-        return int(0.6 * torch.cuda.mem_get_info(device)[0])
-    return 3 * 2**29
+        first = models[group[0]]
+        own = trials[group[0]].edge_weight is not None
+        plan = plan_of_graph(first, features, first.informed(features, adj), device, batch_size or len(group), own)
+        for start in range(0, len(group), plan.trials):
+            yield group[start : start + plan.trials], plan.saving
