@@ -179,7 +179,7 @@ class Adjacency:
 _PATTERNS = WeakTensorKeyDictionary()
 
 
-def pattern_of(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor]:
+def pattern_of(edge_index: Tensor | None, num_nodes: int) -> tuple[Adjacency, Tensor]:
     """Returns the unweighted adjacency of ``edge_index``, cached as long as the tensor lives.
 
     The cache is keyed by the tensor's identity and compares the contents, so a tensor that was changed in place,
@@ -193,13 +193,13 @@ def pattern_of(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor]:
     Time O(E log E) the first time, then O(E); memory O(E).
     """
     known = _PATTERNS.get(edge_index) if isinstance(edge_index, Tensor) else None
-    copy = None if known is None else checked_copy(edge_index, num_nodes)
+    copy = None if edge_index is None or known is None else checked_copy(edge_index, num_nodes)
     if known is not None and known[0] is copy and known[1].weight.dtype == torch.get_default_dtype():
         pattern: Adjacency
         _, pattern, place = known
         return pattern, place
     made = _sorted(edge_index, num_nodes)
-    if made is None:
+    if edge_index is None or made is None:
         check_edges(edge_index, num_nodes, allow_loops=True)  # raises with the reason
         raise AssertionError("check_edges accepts what cannot be sorted into a symmetric pattern")
     _PATTERNS[edge_index] = (copy if copy is not None else mark_checked(edge_index, num_nodes), *made)
@@ -211,7 +211,7 @@ def index_dtype(largest: int) -> torch.dtype:
     return torch.int32 if largest < 2**31 else torch.int64
 
 
-def _sorted(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor] | None:
+def _sorted(edge_index: Tensor | None, num_nodes: int) -> tuple[Adjacency, Tensor] | None:
     """Sorts and checks the edges; returns ``None`` if they are not undirected edges.
 
     Keys of 8 bytes are sorted once, and the columns once more for the transposed order. Each large tensor is freed

@@ -104,7 +104,8 @@ def _structure(features: Features, adj: Adjacency, prior: FeaturePrior) -> Adjac
     elif prior.threshold > 0 and prior.edges > 0:
         gate = relaxed_gate(features, adj, measure_of(features, prior.metric, "jaccard"), prior.threshold)
         # an unknown similarity is NaN, which compares false, so that the edge is kept
-        near = ~(pair_similarity(features, *adj.edge_index, prior.metric) < prior.threshold)
+        row, col = adj.edge_index
+        near = ~(pair_similarity(features, row, col, prior.metric) < prior.threshold)
         if gate is None:
             keep &= near
         else:  # the values of ``near``, the derivative of the gate

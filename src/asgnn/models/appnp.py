@@ -59,5 +59,5 @@ class APPNP(NodeClassifier):
         return Saving(), Saving(ROWS)
 
     def activations(self, sizes: Sizes, saving: Saving) -> Needed | None:
-        layers = of_asmp(SCHEME, self.num_layers, self.mlp.layers[-1].out_channels, sizes, False)
+        layers = of_asmp(SCHEME, self.num_layers, self.mlp.widths[-1], sizes, False)
         return None if layers is None else of_mlp(self.mlp, sizes, saving.rows).then(layers)

@@ -258,8 +258,7 @@ class ASGNN(NodeClassifier):
         # propagation to neighbours makes features of its own, and other backends keep more
         if self.hops or self.asmp.backend not in ("auto", "gpu" if sizes.gpu else "cpu"):
             return None
-        channels = self.mlp.layers[-1].out_channels
-        layers = of_asmp(self.asmp.scheme, self.asmp.num_layers, channels, sizes, saving.recompute)
+        layers = of_asmp(self.asmp.scheme, self.asmp.num_layers, self.mlp.widths[-1], sizes, saving.recompute)
         return None if layers is None else of_mlp(self.mlp, sizes, saving.rows).then(layers)
 
     def _inputs(self, features: Features, adj: Adjacency) -> Features:

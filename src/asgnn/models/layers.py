@@ -270,6 +270,7 @@ class MLPBlock(nn.Module):
         super().__init__()
         check_depth(num_layers, least=1)
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
+        self.widths = tuple(widths)
         self.layers = nn.ModuleList(Linear(a, b) for a, b in itertools.pairwise(widths))
         self.dropout = Dropout(dropout)
 

@@ -66,10 +66,10 @@ class Needed:
 def of_mlp(block: MLPBlock, sizes: Sizes, rows: int | None) -> Needed:
     """The memory of an MLP; what :class:`~asgnn.models.layers.MLPBlock` keeps is counted one by one."""
     n, b = sizes.nodes, sizes.bytes
-    out, hidden = n * block.layers[-1].out_channels * b, sum(layer.out_channels for layer in block.layers[:-1])
-    widest = max((layer.out_channels for layer in block.layers), default=0)
+    _, *hidden, last = block.widths
+    out, widest = n * last * b, max([*hidden, last])
     # On a GPU, ReLU and dropout keep a result each, and dropout its mask.
-    kept = sizes.stored + n * hidden * (2 * b + 1 if sizes.gpu else b)
+    kept = sizes.stored + n * sum(hidden) * (2 * b + 1 if sizes.gpu else b)
     backward = (3 if sizes.gpu else 2) * n * widest * b
     if rows is not None and sizes.dense and rows < n:
         return Needed(2 * out, (kept + backward) * rows // n)
@@ -88,7 +88,7 @@ def of_asmp(scheme: Scheme, layers: int, channels: int, sizes: Sizes, recompute:
     steps = half_steps(scheme, layers, False)
     count = sum(step.kind == "H" for step in steps)
     if frozen:
-        return Needed((2 * count + 2) * row + 2 * e, 3 * row + e)
+        return Needed((2 * count + 2) * row + 3 * e, 3 * row + e)
     passes = len(plan_of(steps, False).passes)
     parts = segments(passes, recompute)
 

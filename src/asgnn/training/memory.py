@@ -23,6 +23,8 @@ from asgnn.settings import check_count
 # A batch of several trials gets this share of a GPU, or this many bytes on a CPU, where more trials are not faster.
 SHARE_OF_GPU, ON_CPU = 0.6, 3 * 2**29
 SHARE = 0.9  # of the free memory that a training may plan with
+MARGIN = 1.1  # small tensors, and gaps between large ones
+SORTING = 45  # bytes per entry, in addition to the adjacency that results
 LARGE = 2**20  # entries; programs say for such graphs what they need
 
 
@@ -35,6 +37,7 @@ class MemoryPlan:
         features: the features in the form in which models read them.
         weights: the weights of all trials, their gradients, the moments of Adam and the best weights.
         activations: what the forward pass keeps, and what the backward pass needs in addition, of all trials.
+        preparation: what is needed while the edges are sorted, before anything is trained; 0 if they are.
         free: the memory that is free for all of this.
         trials: the number of trials that are trained as one batch.
         saving: what is computed in parts or a second time.
@@ -45,6 +48,7 @@ class MemoryPlan:
     features: int
     weights: int
     activations: int
+    preparation: int
     free: int
     trials: int
     saving: Saving
@@ -52,8 +56,8 @@ class MemoryPlan:
 
     @property
     def needed(self) -> int:
-        """All bytes together."""
-        return self.graph + self.features + self.weights + self.activations
+        """The bytes at the peak."""
+        return self.graph + self.features + max(self.weights + self.activations, self.preparation)
 
     @property
     def fits(self) -> bool:
@@ -104,7 +108,8 @@ def memory_plan(
         features = stored * (24 + 2 * x.element_size()) + 8 * (nodes + x.size(1))
     else:
         features = 0 if place == x.device else stored * x.element_size()
-    return plan_of_sizes(as_model(model), sizes, graph, features, free_memory(place), limit=trials, fewest=trials)
+    held = graph, features, SORTING * sizes.entries
+    return plan_of_sizes(as_model(model), sizes, held, free_memory(place), limit=trials, fewest=trials)
 
 
 def plan_of_graph(
@@ -124,7 +129,7 @@ def plan_of_graph(
     graph = sum(part.numel() * part.element_size() for part in held)
     of_features = stored * b if value is not None else stored * (24 + 2 * b)
     free = free_memory(device) + graph + of_features  # both are held already
-    plan = plan_of_sizes(model, sizes, graph, of_features, free, limit, 1, own_weights)
+    plan = plan_of_sizes(model, sizes, (graph, of_features, 0), free, limit, 1, own_weights)
     if not plan.fits:
         raise ConfigError(
             f"This {type(model).__name__} does not fit into memory: {plan}; use fewer layers or hidden channels, "
@@ -136,21 +141,26 @@ def plan_of_graph(
 def plan_of_sizes(
     model: NodeClassifier,
     sizes: Sizes,
-    graph: int,
-    features: int,
+    held: tuple[int, int, int],
     free: int,
     limit: int,
     fewest: int,
     own_weights: bool = False,
 ) -> MemoryPlan:
-    """Choose the number of trials of a batch, ``fewest`` to ``limit``, and the first saving with which they fit."""
+    """Choose the number of trials of a batch, ``fewest`` to ``limit``, and the first saving with which they fit.
+
+    ``held`` are the bytes of the graph, of the features and of the preparation.
+    """
+    graph, features, preparation = held
     budget = int(SHARE_OF_GPU * (free - graph - features)) if sizes.gpu else ON_CPU
     weights = 6 * sizes.bytes * sum(p.numel() for p in model.parameters())
     for saving in model.savings():
         own = None if own_weights else model.activations(sizes, saving)
-        each = _upper(model, sizes) if own is None else own.kept + own.backward
+        each = _upper(model, sizes) if own is None else int(MARGIN * (own.kept + own.backward))
         trials = min(limit, max(fewest, budget // max(1, weights + each)))
-        plan = MemoryPlan(graph, features, weights * trials, each * trials, free, trials, saving, own is None)
+        plan = MemoryPlan(
+            graph, features, weights * trials, each * trials, preparation, free, trials, saving, own is None
+        )
         if plan.fits:
             break
     return plan
