@@ -172,6 +172,16 @@ def test_blocks_of_the_tuning_page_run(capsys: pytest.CaptureFixture[str]) -> No
     assert len(seen["result"].history.val_loss) == seen["result"].best_epoch + 20 < 2000
 
 
+def test_blocks_of_the_page_on_speed_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = run_page(ROOT / "docs" / "speed.md")
+    assert capsys.readouterr().out.startswith("training needs about ")
+    assert seen["plan"].fits
+    assert torch.equal(seen["data"].x, planted_graph(2000, classes=3, degree=6, features=Gaussian(32)).x)
+
+
 def test_blocks_of_the_page_on_structure_run(capsys: pytest.CaptureFixture[str]) -> None:
     seen = run_page(ROOT / "docs" / "structure.md")
     assert f"```text\n{capsys.readouterr().out}```" in (ROOT / "docs" / "structure.md").read_text()
