@@ -323,6 +323,22 @@ def one_layer(device: str, edges: int, columns: int, degree: int, rounds: int) -
     }
 
 
+def tiles(settings: argparse.Namespace, speed: float) -> list[dict[str, Any]]:
+    """One layer of the largest graph on a GPU with other numbers of entries and of warps per program."""
+    from asgnn.kernels import asmp_layers
+    from asgnn.kernels import tiles as shared
+
+    rows = []
+    for text in settings.tiles.split(","):
+        shared.LONG_ROW, asmp_layers.WARPS = map(int, text.split("x"))
+        largest = whole(settings.sizes.split(",")[-1])
+        row = one_layer(settings.device, largest, settings.columns, settings.degree, settings.rounds)
+        rows.append({"tile": text, "seconds_per_layer": row["seconds_per_layer"]})
+        rows[-1]["share_of_copy"] = row["bytes"] / row["seconds_per_layer"] / speed
+        say(json.dumps(rows[-1]))
+    return rows
+
+
 # --- many trainings in one process ----------------------------------------------------------------------------------
 
 
@@ -375,6 +391,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="1e4,1e5,1e6,1e7", help="undirected edges of the layer's graphs")
     parser.add_argument("--columns", type=int, default=16, help="of the layer")
     parser.add_argument("--degree", type=int, default=20, help="mean number of neighbours in the layer's graphs")
+    parser.add_argument("--tiles", help="entries and warps per program to try on a GPU, as 32x1,16x1,32x2")
     parser.add_argument("--rounds", type=int, default=5, help="of the layer's timings")
     parser.add_argument("--repeat", type=int, default=0, help="train this many small models in one process instead")
     parser.add_argument("-o", "--output", type=Path)
@@ -410,6 +427,8 @@ def main() -> None:
             rows.append(row)
             keep("layer", rows)
             say(json.dumps(row))
+        if settings.tiles:
+            keep("tiles", tiles(settings, speed))
         return
     names = (settings.models or ("asgnn,appnp,gcn" if settings.device == "cpu" else "asgnn")).split(",")
     keep("graph", {name: getattr(settings, name) for name in ("nodes", "features", "classes", "mapped")})

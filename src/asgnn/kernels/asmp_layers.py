@@ -6,7 +6,8 @@ read or written through the transposed order, whose scattered accesses would mov
 D⁻¹SH and z are kept; S follows from z.
 
 Layouts: x and h are (N, C, T), z is (E, T), values of nodes are (N, T); the coefficients are (8, T). A program handles
-one node and a block of trials. All sums have a fixed order.
+one node and a block of trials. All sums have a fixed order. What is read once is marked as such, so that the values of
+neighbours stay in the cache instead: of these, a few bytes are wanted of each 32 that move.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from asgnn.kernels.tiles import TILE, block, entries_of, rows_of, tile
 
 if TYPE_CHECKING:
     from asgnn.graphs.adjacency import Adjacency
+
+WARPS = 1  # per program
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +61,7 @@ def forward(
     z_new = x.new_empty(entries, trials) if structure else z
     h_new, mean = (torch.empty_like(x) if features else None for _ in range(2))
     e_new, degree = (x.new_empty(nodes, trials) if features else None for _ in range(2))
-    shape, blocks = tile(x, per_row=entries / nodes)
+    shape, blocks = tile(x, warps=WARPS, per_row=entries / nodes)
     _step[nodes, blocks](
         adj.crow, adj.col, weight, h, x, e, z, c, z_new, h_new, mean, degree, e_new, channels, trials,
         MCP=mcp, STRUCTURE=structure, FEATURES=features, START=z is None, ONE_TRIAL=trials == 1, **shape,
@@ -103,7 +106,7 @@ def backward(done: Pass, x: Tensor, weight: Tensor, c: Tensor, adj: Adjacency, m
         )  # fmt: skip
     given = not done.structure and done.z is None
     to_s = None if given and grads.weight is None else grads.s
-    shape, blocks = tile(x, per_row=adj.col.numel() / nodes)
+    shape, blocks = tile(x, warps=WARPS, per_row=adj.col.numel() / nodes)
     _step_back[nodes, blocks](
         adj.crow, adj.col, weight, done.h, x, done.e, done.z, done.z_new, c, by_degree, along_mean, grads.h, to_s,
         grads.z, grads.x, grads.weight, grads.parts, part, channels, trials,
@@ -157,13 +160,14 @@ def _step(
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
         k, valid, j, mask, at = entries_of(col, start, end, t, t_mask, trials, ENTRIES)
-        a = tl.load(weight + k, mask=valid, other=0.0)[:, None]
+        a = tl.load(weight + k, mask=valid, other=0.0, eviction_policy="evict_first")[:, None]
         h_j = rows_of(h, j, valid, inside, offset, channels, trials)
         scaled = c1 * a
         if STRUCTURE:
             difference = h_i[None, :, :] - h_j
             square = tl.sum(difference * difference, axis=1)
-            e_j = tl.load(e + j[:, None] * trials + t[None, :], mask=mask, other=0.0)
+            at_j = j[:, None] * trials + t[None, :]
+            e_j = tl.load(e + at_j, mask=mask, other=0.0, eviction_policy="evict_last")
             v = c2 + c3 * (e_i + e_j) + c4 * square
             if MCP:
                 value = v
@@ -256,7 +260,7 @@ def _step_back(
     for start in range(tl.load(crow + node), end, ENTRIES):
         k, valid, j, mask, at = entries_of(col, start, end, t, t_mask, trials, ENTRIES)
         edge = mask & (j != node)[:, None]
-        a = tl.load(weight + k, mask=valid, other=0.0)[:, None]
+        a = tl.load(weight + k, mask=valid, other=0.0, eviction_policy="evict_first")[:, None]
         scaled = c1 * a
         h_j = rows_of(h, j, valid, inside, offset, channels, trials)
         by_s = tl.zeros((ENTRIES, TRIALS), dtype=h.dtype.element_ty)
@@ -265,7 +269,8 @@ def _step_back(
         if FEATURES:
             by_degree_j = rows_of(by_degree, j, valid, inside, offset, channels, trials)
             if TO_S:
-                along_j = tl.load(along_mean + j[:, None] * trials + t[None, :], mask=mask, other=0.0)
+                at_j = j[:, None] * trials + t[None, :]
+                along_j = tl.load(along_mean + at_j, mask=mask, other=0.0, eviction_policy="evict_last")
                 both = by_degree_i[None, :, :] * h_j + by_degree_j * h_i[None, :, :]
                 by_s += tl.sum(both, axis=1) - (along_i + along_j)
             if GIVEN:
