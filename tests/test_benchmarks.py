@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -12,6 +13,8 @@ from types import ModuleType
 
 import pytest
 import torch
+
+from asgnn.graphs import validate
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 NAN, INF = float("nan"), float("inf")
@@ -113,3 +116,26 @@ def test_unknown_case(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         bench.main(["--only", "nothing"])
     assert "nothing" in capsys.readouterr().err
+
+
+def test_big_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A graph with planted classes, one layer, a few trainings, and each model."""
+    monkeypatch.syspath_prepend(FOLDER)
+    big = importlib.import_module("big")
+    settings = argparse.Namespace(nodes=400, edges=2000, features=5, classes=3, device="cpu")
+    data, split = big.make(settings, str(tmp_path))
+    validate(data)
+    assert 1900 < data.edge_index.size(1) // 2 <= 2000
+    alike = (data.y[data.edge_index[0]] == data.y[data.edge_index[1]]).float().mean()
+    assert 0.75 < alike < 0.85  # 0.7, and a third of the others
+    assert (split.train.numel(), split.val.numel(), split.test.numel()) == (40, 40, 320)
+    row = big.one_layer("cpu", 500, 16, 10, 1)
+    assert row["entries"] == 2 * row["edges"] + row["nodes"]
+    assert row["bytes"] - row["bytes_each_once"] == row["entries"] * (3 * 16 + 2) * 4
+    memory = big.repeat("cpu", 2, epochs=1)["memory"]
+    assert [one["trainings"] for one in memory] == [1, 2]
+    more = {"hidden": 4, "layers": 2, "epochs": 2, "mapped": True}
+    for name in ("asgnn", "appnp", "gcn"):
+        record = big.run_alone(argparse.Namespace(**vars(settings), **more, run=name))
+        assert record["seconds_per_epoch"] > 0
+        assert record["growth_bytes"] >= 0

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -837,3 +838,12 @@ def test_train_with_tune_prints_the_choice(asgnn: Run, tmp_path: Path) -> None:
     assert tuning.read_text() == before
     with Store.open(store, create=False) as kept:
         assert len(list(kept.outcomes())) == 2
+
+
+def test_a_large_graph_is_told_what_it_needs(asgnn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["train", "--dataset", "cora", "--split", "random", "--trials", "1", "--set", "epochs=1", "--json"]
+    assert "of memory" not in asgnn(*command).stderr
+    monkeypatch.setattr("asgnn.training.memory.LARGE", 10_000)
+    done = asgnn(*command)
+    assert done.returncode == 0
+    assert re.match(r"Note: training needs about [\d.]+ MB of memory \(graph .*\); [\d.]+ GB are free\.", done.stderr)

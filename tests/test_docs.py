@@ -172,9 +172,15 @@ def test_blocks_of_the_tuning_page_run(capsys: pytest.CaptureFixture[str]) -> No
     assert len(seen["result"].history.val_loss) == seen["result"].best_epoch + 20 < 2000
 
 
-def test_blocks_of_the_page_on_speed_run() -> None:
+def test_blocks_of_the_page_on_speed_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("pymetis")
+    monkeypatch.chdir(tmp_path)
     seen = run_page(ROOT / "docs" / "speed.md")
+    assert capsys.readouterr().out.startswith("training needs about ")
+    assert seen["plan"].fits
+    assert torch.equal(seen["x"], planted_graph(2000, classes=3, degree=6, features=Gaussian(32)).x)
     assert seen["result"].config.steps == 5
     assert seen["result"].val_score > 0.7
 

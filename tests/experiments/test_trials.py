@@ -14,6 +14,7 @@ from asgnn.experiments import parse_case, run_trials
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import NAMES, Attack, SplitName, as_settings, made_against, parse_attack
 from asgnn.graphs import load_own
+from asgnn.graphs.adjacency import Adjacency
 from asgnn.training.evaluate import edge_auc
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -104,10 +105,10 @@ def test_edge_auc_is_measured_for_asgnn() -> None:
 
 
 def test_edge_auc_is_the_mann_whitney_statistic() -> None:
-    edge_index = torch.tensor([[0, 0, 1, 1, 2, 0, 1, 2, 3, 3], [1, 2, 0, 3, 0, 0, 1, 2, 1, 3]])
+    adj = Adjacency.of(torch.tensor([[0, 0, 1, 1, 2, 3], [1, 2, 0, 3, 0, 1]]), 4)
     by_pair = {(0, 1): 0.9, (0, 2): 0.2, (1, 3): 0.5}
-    weight = torch.tensor([by_pair.get((min(u, v), max(u, v)), 1.0) for u, v in edge_index.t().tolist()])
-    seen = Propagation(torch.empty(0), edge_index, (weight,), (), "edges")
+    weight = torch.tensor([by_pair.get((min(u, v), max(u, v)), 1.0) for u, v in adj.edge_index.t().tolist()])
+    seen = Propagation(torch.empty(0), adj, (weight,), (), "edges")
     # weights of the pairs: 0–1 .9, 0–2 .2, 1–3 .5
     for false, area in (([[0], [2]], 1.0), ([[0], [1]], 0.0), ([[1], [3]], 0.5), ([[0, 1], [2, 3]], 1.0)):
         assert edge_auc(seen, torch.tensor(false)) == area

@@ -10,7 +10,9 @@ from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from asgnn.errors import GraphError
-from asgnn.graphs.adjacency import Adjacency, Normalization
+from asgnn.graphs import adjacency
+from asgnn.graphs.adjacency import Adjacency, Normalization, index_dtype
+from asgnn.models import ASGNN, GCN
 from tests.awkward import AWKWARD
 
 F64 = torch.float64
@@ -169,3 +171,41 @@ def test_adjacency_that_does_not_fit_raises(case: str) -> None:
     with pytest.raises(GraphError, match=message) as caught:
         Adjacency.of(adj, n, weight)
     assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("graph", AWKWARD)
+def test_long_and_short_indices_are_equal(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, edge_index = AWKWARD[graph]
+    short = Adjacency.of(edge_index.clone(), n)
+    monkeypatch.setattr(adjacency, "index_dtype", lambda largest: torch.int64)
+    long = Adjacency.of(edge_index.clone(), n)
+    for name in ("row", "col", "reverse"):
+        assert (getattr(short, name).dtype, getattr(long, name).dtype) == (torch.int32, torch.int64)
+        assert torch.equal(getattr(short, name).long(), getattr(long, name))
+    assert torch.equal(short.crow, long.crow)
+    x = torch.randn(n, 3, generator=torch.Generator().manual_seed(0))
+    model = ASGNN(3, 4, 2, num_layers=3).eval()
+    assert torch.equal(model(x, short), model(x, long))
+    other = GCN(3, 4, 2).eval()
+    assert torch.equal(other(x, short), other(x, long))
+
+
+@pytest.mark.parametrize(("largest", "dtype"), [(0, torch.int32), (2**31 - 1, torch.int32), (2**31, torch.int64)])
+def test_indices_are_as_short_as_they_can_be(largest: int, dtype: torch.dtype) -> None:
+    assert index_dtype(largest) == dtype
+
+
+def test_entries_equal_brute_force() -> None:
+    """Rows, columns, transposed order and the place of each weight, from edges in any order and with loops."""
+    rng = torch.Generator().manual_seed(3)
+    n, pairs = 12, [(i, j) for i in range(12) for j in range(i) if (i * j) % 5 == 2]
+    edges = torch.tensor([*pairs, *(pair[::-1] for pair in pairs), (4, 4), (7, 7)]).t()
+    edges = edges[:, torch.randperm(edges.size(1), generator=rng)]
+    weight = (edges.min(0).values * n + edges.max(0).values) / n**2
+    adj = Adjacency.of(edges, n, weight)
+    expected = sorted({*pairs, *(pair[::-1] for pair in pairs), *((i, i) for i in range(n))})
+    assert list(zip(adj.row.tolist(), adj.col.tolist(), strict=True)) == expected
+    for entry, (i, j) in enumerate(expected):
+        assert expected[int(adj.reverse[entry])] == (j, i)
+        assert adj.weight[entry] == (1 if i == j else (min(i, j) * n + max(i, j)) / n**2)
+        assert int(adj.crow[i]) <= entry < int(adj.crow[i + 1])

@@ -302,7 +302,7 @@ def test_similarity_of_pairs_of_scikit_learn_and_of_gcn_jaccard() -> None:
     x = MATRICES["bag of words"][0]
     features = Features.of(x)
     adj = Adjacency.of(nearest_neighbors(features, 3), len(x))
-    ours = pair_similarity(features, adj.row, adj.col)
+    ours = pair_similarity(features, *adj.edge_index)
     known = ~ours.isnan()
     torch.testing.assert_close(ours[known], edge_similarity(features, adj)[known])
     peer = [jaccard_score(x[i], x[j]) for i, j in zip(adj.row[known], adj.col[known], strict=True)]

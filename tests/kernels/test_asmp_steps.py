@@ -43,3 +43,12 @@ def test_steps_equal_the_dense_reference(
     batch, dtype, weighted, channels = settings
     parts = graph, SCHEMES[scheme], dtype, batch, weighted, DEVICE, channels
     same(SCHEMES[scheme], *run("gpu", *parts), *run("dense", *parts))
+
+
+@pytest.mark.parametrize("graph", cases(["isolated node"], list(AWKWARD)))
+@pytest.mark.parametrize("scheme", ["degree joint", "degree 3 H 2 S", "mcp 2 H 2 S"])
+def test_other_orders_of_the_steps(graph: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates of both at once take the half-steps one by one; several steps per layer are passes with one of them."""
+    monkeypatch.setitem(BACKENDS, "gpu", GpuSteps)
+    parts = graph, SCHEMES[scheme], torch.float64, (2,), True, DEVICE, 3
+    same(SCHEMES[scheme], *run("gpu", *parts), *run("dense", *parts))

@@ -217,3 +217,22 @@ def test_invalid_sizes_raise(case: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         build()
     assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("numba", [True, False])
+@pytest.mark.parametrize("rows", [4, 30, 64, 100])
+def test_rows_in_parts_equal_all_at_once(rows: int, numba: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same masks of dropout, whose draws go on from the same place."""
+    monkeypatch.setattr(kernels, "USE_NUMBA", numba)
+    block = MLPBlock(7, 6, 3, 3, 0.4).double()
+    features = Features.of(torch.randn(90, 7, dtype=F64, generator=torch.Generator().manual_seed(0)))
+    found = []
+    for part in (None, rows):
+        rng = Streams([5])
+        out = block(features, rng, part)
+        grads = torch.autograd.grad(out.pow(2).sum(), block.parameters())
+        found.append((out, *grads, rng.bits(2)))
+    for whole, parts in zip(*found, strict=True):
+        torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
+    block.eval()
+    torch.testing.assert_close(block(features, None, rows), block(features), rtol=1e-12, atol=1e-12)

@@ -8,9 +8,8 @@ results.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.params import ASMPParams, HalfStep, Scheme
+from asgnn.asmp.passes import Plan, of_q, plan_of, segments
 from asgnn.asmp.penalties import MIN_STRENGTH
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
@@ -30,8 +30,7 @@ Array = NDArray[Any]
 
 def supports(scheme: Scheme) -> bool:
     """Whether there are kernels for the variant."""
-    of_q = scheme.objective == "degree" and scheme.update == "alternating" and not scheme.unit_norm
-    return scheme.structure == "frozen" or of_q
+    return scheme.structure == "frozen" or of_q(scheme)
 
 
 class CpuSteps(EdgeSteps):
@@ -56,11 +55,13 @@ class CpuSteps(EdgeSteps):
         if scheme.structure == "frozen":
             self.matrix, self.fixed = adj.normalized(scheme.normalization, x.dtype), self._frozen()
 
-    def half_steps(self, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
+    def half_steps(
+        self, plan: tuple[HalfStep, ...], record: bool, recompute: bool
+    ) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
         """Yield H and S after each half-step of ``plan`` that ends; after the last only, unless ``record``."""
         ends = [step for step in plan if step.ends] if record else plan[-1:]
         found: tuple[Tensor, ...] = _Run.apply(
-            self.by_trial, self.matrix, self.scalars, self.adj, self.scheme, plan, record
+            self.by_trial, self.matrix, self.scalars, self.adj, self.scheme, plan, record, recompute
         )
         h, s = self.h, self.s
         for step, value in zip(ends, found, strict=True):
@@ -75,40 +76,6 @@ class CpuSteps(EdgeSteps):
         return super().terms(h, s)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The half-steps as passes over the nodes; a structure step and the feature step after it are one pass.
-
-    Attributes:
-        passes: (passes, 7) int64; see the kernels.
-        results: for each result of the run, the pass and what it is.
-    """
-
-    passes: Array
-    results: tuple[tuple[int, Literal["H", "S"]], ...]
-
-
-@lru_cache
-def _plan(plan: tuple[HalfStep, ...], record: bool) -> _Plan:
-    passes: list[list[int]] = []
-    results: list[tuple[int, Literal["H", "S"]]] = []
-    h = z = -1
-    for position, step in enumerate(plan):
-        before = h, z
-        joined = step.kind == "H" and bool(passes) and passes[-1][:2] == [1, 0]
-        if step.kind == "H":
-            h += 1
-        else:
-            z += 1
-        if joined:
-            passes[-1][1], passes[-1][4] = 1, h
-        else:
-            passes.append([step.kind == "S", step.kind == "H", z < 0, before[0], h, before[1], z])
-        if step.ends if record else position == len(plan) - 1:
-            results.append((len(passes) - 1, "H" if step.kind == "H" else "S"))
-    return _Plan(np.array(passes, dtype=np.int64).reshape(-1, 7), tuple(results))
-
-
 class _Work:
     """What the forward and the backward pass share: kernels, graph, coefficients, H and S after each step.
 
@@ -119,7 +86,7 @@ class _Work:
     """
 
     def __init__(
-        self, x: Tensor, matrix: Tensor, scalars: Tensor, adj: Adjacency, scheme: Scheme, plan: _Plan, kept: bool
+        self, x: Tensor, matrix: Tensor, scalars: Tensor, adj: Adjacency, scheme: Scheme, plan: Plan, kept: bool
     ) -> None:
         kernels, tasks = on_cpu("asmp"), on_cpu("tasks")
         assert kernels is not None
@@ -142,13 +109,44 @@ class _Work:
         # S starts as A, ū of the MCP penalty as 0, and e = ‖h − x‖² as 0 because H starts as X
         self.no_z = np.zeros_like(self.matrix) if self.mcp else self.matrix
         self.no_e = np.zeros(self.nodes, self.matrix.dtype)
-        passes = self.passes = plan.passes.copy()
+        passes = plan.passes.copy()
         if not kept:  # every second step shares its memory
             passes[:, 3:] = np.where(passes[:, 3:] < 0, -1, passes[:, 3:] % 2)
+        self.make_room(passes)
+
+    def make_room(self, passes: Array) -> None:
+        """Take memory for the results of ``passes``, whose last four columns are positions in it."""
+        self.passes = passes
         steps_h, steps_s = (int(passes[:, last].max(initial=-1)) + 1 for last in (4, 6))
         self.h, self.mean = self.new(steps_h, self.row), self.new(steps_h, self.row)
         self.e, self.degree = self.new(steps_h, self.nodes), self.new(steps_h, self.nodes)
         self.z = self.new(steps_s, self.entries)
+
+    def free(self) -> None:
+        """Give back the memory of all results."""
+        self.h = self.mean = self.e = self.degree = self.z = self.new(0, 0)
+
+    def after(self, number: int) -> _Start:
+        """Copies of H, e and z after the pass ``number``, each ``None`` if it is still that of the start."""
+        h, z = (int(self.passes[number, at]) for at in (4, 6))
+        return (
+            None if h < 0 else self.h[:, h].copy(),
+            None if h < 0 else self.e[:, h].copy(),
+            None if z < 0 else self.z[:, z].copy(),
+        )
+
+    def compute_again(self, part: range, start: _Start) -> None:
+        """Do the passes of ``part`` again from ``start``, and keep their results."""
+        self.free()
+        passes = self.plan.passes[part.start : part.stop].copy()
+        for columns, first in (((3, 4), passes[0, 3]), ((5, 6), passes[0, 5])):
+            if first >= 0:  # what it starts from has the first place
+                passes[:, columns] -= first
+        self.make_room(passes)
+        for room, begin in zip((self.h, self.e, self.z), start, strict=True):
+            if begin is not None:
+                room[:, 0] = begin
+        self.forward(range(len(passes)))
 
     def new(self, *shape: int) -> Array:
         found: Array = torch.empty(self.trials, *shape, dtype=self.dtype).numpy()
@@ -187,7 +185,7 @@ class _Work:
 
     def run(
         self,
-        stages: int,
+        stages: range,
         kernel: Callable[[int, int, int, int, int, int], None],
         before: Callable[[int, int], None] | None = None,
     ) -> None:
@@ -201,9 +199,9 @@ class _Work:
 
             def run(trial: int) -> None:
                 if before is None and len(parts) == 1:
-                    kernel(trial, 0, 0, stages, *parts[0][1])
+                    kernel(trial, 0, stages.start, stages.stop, *parts[0][1])
                     return
-                for stage in range(stages):
+                for stage in stages:
                     if before is not None:
                         before(trial, stage)
                     calls = [(trial, part, stage, stage + 1, *nodes) for part, nodes in parts]
@@ -215,8 +213,8 @@ class _Work:
 
             crew.map(run, [(trial,) for trial in range(self.trials)])
 
-    def forward(self) -> None:
-        kernels, stages = self.kernels, len(self.passes)
+    def forward(self, passes: range) -> None:
+        kernels = self.kernels
         if self.frozen:
 
             def kernel(trial: int, part: int, *stage: int) -> None:
@@ -236,7 +234,7 @@ class _Work:
                 step = self.passes[stage - 1, 4]
                 self.borrow(self.h[trial, step], *(() if self.frozen else (self.e[trial, step],)))
 
-        self.run(stages, kernel, None if self.halo is None else before)
+        self.run(passes, kernel, None if self.halo is None else before)
 
     def structure(self, number: int) -> Tensor:
         """S after the pass ``number``, (T, E)."""
@@ -265,24 +263,34 @@ class _Run(torch.autograd.Function):
         scheme: Scheme,
         half_steps: tuple[HalfStep, ...],
         record: bool,
+        recompute: bool,
     ) -> tuple[Tensor, ...]:
-        plan = _plan(half_steps, record)
-        # the loop over the steps of a frozen structure counts on all of them
-        kept = record or scheme.structure == "frozen" or any(ctx.needs_input_grad)
+        plan, needed = plan_of(half_steps, record), any(ctx.needs_input_grad)
+        # recorded steps are wanted anyway, and the loop over the steps of a frozen structure counts on all of them
+        parts = segments(len(plan.passes), recompute and not record and scheme.structure != "frozen")
+        kept = record or scheme.structure == "frozen" or (needed and len(parts) == 1)
         work = _Work(x, matrix, scalars, adj, scheme, plan, kept)
-        work.forward()
-        if any(ctx.needs_input_grad):
-            ctx.save_for_backward(x, matrix, scalars)
-            ctx.work, ctx.adj, ctx.scheme, ctx.half_steps, ctx.record = work, adj, scheme, half_steps, record
-        return tuple(
+        starts: list[_Start] = [(None, None, None)]
+        for part in parts:
+            work.forward(part)
+            if needed and part.stop < len(plan.passes):
+                starts.append(work.after(part.stop - 1))
+        results = tuple(
             work.cut(work.h[:, work.passes[number, 4]]) if kind == "H" else work.structure(number)
             for number, kind in plan.results
         )
+        if needed:
+            if not kept:
+                work.free()
+            ctx.save_for_backward(x, matrix, scalars)
+            ctx.work, ctx.adj, ctx.scheme, ctx.half_steps, ctx.record = work, adj, scheme, half_steps, record
+            ctx.parts, ctx.starts = parts, starts
+        return results
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # a derivative of this derivative is wanted
-            return (*_by_edges(ctx, grads), None, None, None, None)
+            return (*_by_edges(ctx, grads), None, None, None, None, None)
         work, scalars = ctx.work, ctx.saved_tensors[2]
         results = work.plan.results
         parts = np.zeros((work.trials, len(work.ranges), 8))
@@ -292,8 +300,10 @@ class _Run(torch.autograd.Function):
             key: work.padded(grad) if key[1] == "H" else (grad + grad[:, ctx.adj.reverse]).numpy()
             for key, grad in zip(results, grads, strict=True)
         }
-        back = _frozen_back if work.frozen else _adaptive_back
-        back(work, ctx.adj, added, to_x, to_matrix, parts)
+        if work.frozen:
+            _frozen_back(work, ctx.adj, added, to_x, to_matrix, parts)
+        else:
+            _adaptive_back(work, list(zip(ctx.parts, ctx.starts, strict=True)), added, to_x, to_matrix, parts)
         to_scalars = None
         if ctx.needs_input_grad[2]:
             sums = parts.sum(1)
@@ -301,18 +311,21 @@ class _Run(torch.autograd.Function):
             to_scalars = torch.empty_like(scalars)
             work.kernels.coefficients_back(scalars.numpy(), *work.variant, sums, to_scalars.numpy())
         by_matrix = torch.from_numpy(to_matrix).sum(0) if ctx.needs_input_grad[1] else None
-        return work.cut(to_x), by_matrix, to_scalars, None, None, None, None
+        return work.cut(to_x), by_matrix, to_scalars, None, None, None, None, None
 
 
+_Start = tuple[Array | None, Array | None, Array | None]
 Added = dict[tuple[int, str], Array]
 """The gradients of the results; those of S_ij and S_ji are added up."""
 
 
-def _adaptive_back(work: _Work, adj: Adjacency, added: Added, to_x: Array, to_matrix: Array, parts: Array) -> None:
+def _adaptive_back(
+    work: _Work, again: list[tuple[range, _Start]], added: Added, to_x: Array, to_matrix: Array, parts: Array
+) -> None:
     """Write the gradients in X and A and the sums for those in the coefficients; the kernels count entries twice."""
-    stages, entries = 2 * len(work.passes), work.entries
+    entries = work.entries
     _, backward = work.kernels.passes_of(work.mcp, work.channels <= work.kernels.WIDTH)
-    last = len(work.passes) - 1, "H"
+    last = len(work.plan.passes) - 1, "H"
     # without recorded steps the gradient of the last H is the only one
     only_last = added.keys() == {last}
     grad = added[last] if only_last else work.zeros(work.row)
@@ -336,7 +349,10 @@ def _adaptive_back(work: _Work, adj: Adjacency, added: Added, to_x: Array, to_ma
                 if key in added:
                     total[trial] += added[key][trial]
 
-    work.run(stages, kernel, None if only_last and work.halo is None else before)
+    for part, start in reversed(again):
+        if len(again) > 1:
+            work.compute_again(part, start)
+        work.run(range(2 * len(part)), kernel, None if only_last and work.halo is None else before)
     to_x += grad  # H starts as X
     if to_matrix.size:
         to_matrix += to_s
@@ -362,7 +378,7 @@ def _frozen_back(work: _Work, adj: Adjacency, added: Added, to_x: Array, to_matr
 
     if len(added) == 1:
         grads[:, 0] = added[stages - 1, "H"]
-    work.run(stages, kernel, before if len(added) > 1 or work.halo is not None else None)
+    work.run(range(stages), kernel, before if len(added) > 1 or work.halo is not None else None)
     to_x += grads[:, stages % 2]
 
 

@@ -101,7 +101,7 @@ class Propagation:
 
     Attributes:
         h: (…, N, C) the features after the last layer.
-        edge_index: (2, E) the entries of A with self-loops, in row order.
+        adj: the adjacency, whose entries are those of A with self-loops, in row order.
         weights: S before the first layer and after each layer, K + 1 tensors, each (…, E) in the order of
             ``edge_index``, or (…, N, N) for dense support; empty unless requested.
         objective: the terms of the objective at the start and after each half-step; empty unless requested.
@@ -109,10 +109,15 @@ class Propagation:
     """
 
     h: Tensor
-    edge_index: Tensor
+    adj: Adjacency
     weights: tuple[Tensor, ...]
     objective: tuple[Terms, ...]
     backend: str
+
+    @property
+    def edge_index(self) -> Tensor:
+        """(2, E) the entries of A with self-loops, in row order; a copy."""
+        return self.adj.edge_index
 
 
 def propagate(
@@ -125,10 +130,13 @@ def propagate(
     backend: Backend = "auto",
     weights: bool = True,
     trace: bool = False,
+    recompute: bool = False,
 ) -> Propagation:
     """Run :func:`asgnn.asmp.asmp` on a prepared adjacency and a scheme.
 
-    Without ``weights`` and ``trace`` the last structure step is skipped, because it does not change the features.
+    Without ``weights`` and ``trace`` the last structure step is skipped, because it does not change the features. With
+    ``recompute`` the backends "cpu" and "gpu" keep about 2√K layers for the backward pass of q with alternating
+    updates and not K, and compute the others a second time; the gradients are the same, bit by bit.
     """
     check_floats(x, "(…, N, C)", batched=True)
     check_count("layers", layers, 0, MAX_LAYERS)
@@ -156,13 +164,13 @@ def propagate(
     structures = [s]
     values = [Terms("start", 0, *steps.terms(h, s))] if trace else []
     plan = half_steps(scheme, layers, last_structure=weights or trace)
-    for step, h, s in _half_steps(steps, plan, record=weights or trace):
+    for step, h, s in _half_steps(steps, plan, weights or trace, recompute):
         if trace:
             values.append(Terms(step.kind, step.layer, *steps.terms(h, s)))
         if step.kind != "H" or scheme.structure == "frozen":
             structures.append(s)
     all_weights = tuple(steps.structure(s) for s in structures) if weights else ()
-    return Propagation(steps.features(h), adj.edge_index, all_weights, tuple(values), backend)
+    return Propagation(steps.features(h), adj, all_weights, tuple(values), backend)
 
 
 def _on_piece(
@@ -174,14 +182,16 @@ def _on_piece(
     make = BACKENDS[backend]
     steps: Moves = make(x, piece, params, scheme) if backend == "cpu" else PieceSteps(make, x, piece, params, scheme)
     plan = half_steps(scheme, layers, last_structure=False)
-    *_, h = steps.h, *(h for _, h, _ in _half_steps(steps, plan, record=False))
-    return Propagation(steps.features(h), piece.edge_index, (), (), backend)
+    *_, h = steps.h, *(h for _, h, _ in _half_steps(steps, plan, record=False, recompute=False))
+    return Propagation(steps.features(h), piece, (), (), backend)
 
 
-def _half_steps(steps: Moves, plan: tuple[HalfStep, ...], record: bool) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
+def _half_steps(
+    steps: Moves, plan: tuple[HalfStep, ...], record: bool, recompute: bool
+) -> Iterator[tuple[HalfStep, Tensor, Tensor]]:
     """Yield H and S after the half-steps that end; after the last only, unless ``record``, if the backend allows."""
-    if isinstance(steps, CpuSteps):
-        yield from steps.half_steps(plan, record)
+    if isinstance(steps, CpuSteps) or (isinstance(steps, GpuSteps) and steps.all_at_once and plan):
+        yield from steps.half_steps(plan, record, recompute)
         return
     h, s = steps.h, steps.s
     for step in plan:

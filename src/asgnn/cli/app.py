@@ -6,10 +6,10 @@ import codecs
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -19,6 +19,9 @@ from rich.text import Text
 
 from asgnn.errors import AsgnnError, ConfigError, DataCorrupt, DataUnavailable, GraphError
 from asgnn.version import __version__
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 app = typer.Typer(
     help="Classify the nodes of a graph whose edges cannot be trusted.", no_args_is_help=True, add_completion=False
@@ -86,6 +89,21 @@ def print_written(*paths: Path) -> None:
 
 def note(sentence: str) -> None:
     print(f"Note: {sentence}.", file=sys.stderr)
+
+
+def note_memory(model: str, settings: Mapping[str, Any], data: Data, device: str) -> None:
+    """Says what training on a large graph needs; nothing for other graphs."""
+    import torch
+
+    from asgnn.graphs import Split
+    from asgnn.training import memory_plan, recipe
+    from asgnn.training.memory import LARGE
+
+    if data.edge_index.size(1) < LARGE:
+        return
+    nobody = torch.empty(0, dtype=torch.int64)
+    trial = recipe(model, **settings).trial(data, Split(nobody, nobody, nobody), 0)
+    note(str(memory_plan(trial.model, data, device=device)))
 
 
 def note_diverged(count: int, trainings: int, where: str = "") -> None:

@@ -24,6 +24,7 @@ from asgnn.cli.app import (
     find_device,
     note,
     note_diverged,
+    note_memory,
     out,
     print_json,
     print_table,
@@ -151,6 +152,7 @@ def train(
                 note(f"with --tune all trials have one split, {case.split}")
             search = _tune(case, model, dict(given), budget, store_path, find_device(device))
             given = as_settings(search.settings)
+        note_memory(model, dict(given), load_dataset(case.dataset), find_device(device))
         with bar(f"{model} on {shown}") as progress:
             found = run_trials(case, model, given, trials, store=kept, device=find_device(device), progress=progress)
     note_diverged(found["diverged"], trials)

@@ -26,6 +26,7 @@ from asgnn.cli.app import (
     fail,
     find_device,
     note,
+    note_memory,
     out,
     print_json,
     print_table,
@@ -241,6 +242,7 @@ def fit(
     graph = files.read()
     if len(graph.classes) == 0:
         raise ConfigError("Say which column has the classes: add --label COLUMN.")
+    note_memory(model, given, graph.data, place)
     with bar(f"{model} on {files.edges.name}") as progress:
         clf = RobustNodeClassifier(
             model,

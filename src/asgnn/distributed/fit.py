@@ -22,6 +22,7 @@ from asgnn.graphs.piece import Piece, cut
 from asgnn.models import APPNP, ASGNN, GCN, MLP, SGC
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import RowStreams
+from asgnn.models.memory import Saving
 from asgnn.progress import Progress
 from asgnn.settings import check_choice
 from asgnn.threads import one_thread
@@ -154,7 +155,7 @@ class _PieceRunner(_Runner):
         nodes: Tensor,
         group: Group,
     ) -> None:
-        super().__init__([model], [trial], y, [graph])
+        super().__init__([model], [trial], y, [graph], Saving())
         self.rng, self.nodes, self.group = rng, nodes, group
         self.model.repeatable = False  # an exchange cannot be part of a CUDA graph
         self.all_val, self.own_val = self.val, _OwnNodes(self.val, nodes, y)

@@ -30,13 +30,13 @@ class Adjacency:
 
     num_nodes: int
     row: Tensor
-    """(E,) int64, ascending."""
+    """(E,) ascending; int32, as ``col`` and ``reverse``, because half the bytes are moved; int64 if it must be."""
     col: Tensor
-    """(E,) int64, ascending within a row."""
+    """(E,) ascending within a row."""
     crow: Tensor
     """(N + 1,) int64: row i holds entries crow[i] … crow[i+1] − 1."""
     reverse: Tensor
-    """(E,) int64: entry e is (i, j) and entry reverse[e] is (j, i)."""
+    """(E,): entry e is (i, j) and entry reverse[e] is (j, i)."""
     loops: Tensor
     """(E,) bool: the entries (i, i)."""
     weight: Tensor
@@ -76,8 +76,8 @@ class Adjacency:
 
     @property
     def edge_index(self) -> Tensor:
-        """(2, E) in PyG's form, self-loops included."""
-        return torch.stack([self.row, self.col])
+        """(2, E) int64 in PyG's form, self-loops included; a copy."""
+        return torch.stack([self.row.long(), self.col.long()])
 
     @property
     def presence(self) -> Tensor:
@@ -98,6 +98,8 @@ class Adjacency:
     def blocks(self, count: int) -> tuple[Tensor, Tensor]:
         """Returns (crow, col) of the block-diagonal matrix of ``count`` copies of this pattern; caches the last one."""
         found = self._blocks.get(count)
+        if found is None and count == 1:
+            found = self._blocks[count] = self.crow.to(self.col.dtype), self.col
         if found is None:
             shift = torch.arange(count, device=self.row.device).unsqueeze(1)
             first = (self.crow[:-1] + shift * self.row.numel()).view(-1)
@@ -177,7 +179,7 @@ class Adjacency:
 _PATTERNS = WeakTensorKeyDictionary()
 
 
-def pattern_of(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor]:
+def pattern_of(edge_index: Tensor | None, num_nodes: int) -> tuple[Adjacency, Tensor]:
     """Returns the unweighted adjacency of ``edge_index``, cached as long as the tensor lives.
 
     The cache is keyed by the tensor's identity and compares the contents, so a tensor that was changed in place,
@@ -185,48 +187,73 @@ def pattern_of(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor]:
     Raises :class:`~asgnn.errors.GraphError` as :func:`~asgnn.graphs.checks.check_edges` does; self-loops are allowed.
 
     Returns:
-        The adjacency with all weights 1, and (entries,) int64: the column of ``edge_index`` of each entry, or E for
+        The adjacency with all weights 1, and (entries,): the column of ``edge_index`` of each entry, or E for
         the self-loops, whose weight is never read from ``edge_weight``.
 
     Time O(E log E) the first time, then O(E); memory O(E).
     """
     known = _PATTERNS.get(edge_index) if isinstance(edge_index, Tensor) else None
-    copy = None if known is None else checked_copy(edge_index, num_nodes)
+    copy = None if edge_index is None or known is None else checked_copy(edge_index, num_nodes)
     if known is not None and known[0] is copy and known[1].weight.dtype == torch.get_default_dtype():
         pattern: Adjacency
         _, pattern, place = known
         return pattern, place
     made = _sorted(edge_index, num_nodes)
-    if made is None:
+    if edge_index is None or made is None:
         check_edges(edge_index, num_nodes, allow_loops=True)  # raises with the reason
         raise AssertionError("check_edges accepts what cannot be sorted into a symmetric pattern")
     _PATTERNS[edge_index] = (copy if copy is not None else mark_checked(edge_index, num_nodes), *made)
     return made
 
 
-def _sorted(edge_index: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor] | None:
-    """Sorts and checks the edges with one sort; returns ``None`` if they are not undirected edges."""
+def index_dtype(largest: int) -> torch.dtype:
+    """Returns the shorter dtype of indices that can hold ``largest``."""
+    return torch.int32 if largest < 2**31 else torch.int64
+
+
+def _sorted(edge_index: Tensor | None, num_nodes: int) -> tuple[Adjacency, Tensor] | None:
+    """Sorts and checks the edges; returns ``None`` if they are not undirected edges.
+
+    Keys of 8 bytes are sorted once, and the columns once more for the transposed order. Each large tensor is freed
+    when it is not needed any more: the peak is some 60 bytes per entry, the result 17.
+    """
     if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided or edge_index.dtype != torch.int64:
         return None
-    if edge_index.dim() != 2 or edge_index.size(0) != 2 or bool(((edge_index < 0) | (edge_index >= num_nodes)).any()):
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
         return None
+    if edge_index.numel():
+        least, largest = torch.aminmax(edge_index)
+        if int(least) < 0 or int(largest) >= num_nodes:
+            return None
+    nodes, given = torch.arange(num_nodes, device=edge_index.device), edge_index.size(1)
     apart = edge_index[0] != edge_index[1]
-    loops = edge_index[0, ~apart]
-    nodes = torch.arange(num_nodes, device=edge_index.device)
-    row, col = torch.cat([edge_index[0, apart], nodes]), torch.cat([edge_index[1, apart], nodes])
-    key, order = torch.sort(to_keys(torch.stack([row, col]), num_nodes))
-    row, col = row[order], col[order]
-    transposed = to_keys(torch.stack([col, row]), num_nodes)
-    reverse = torch.searchsorted(key, transposed).clamp_(max=max(0, key.numel() - 1))
-    if bool((key[1:] == key[:-1]).any()) or not torch.equal(key[reverse], transposed):
+    columns = None if bool(apart.all()) else apart.nonzero().view(-1)
+    if columns is not None:  # self-loops are left out, and each node may have one
+        loops = edge_index[0, ~apart]
+        if int(torch.bincount(loops, minlength=num_nodes).max()) > 1:
+            return None
+        edge_index = edge_index[:, columns]
+    del apart
+    key, place = torch.sort(torch.cat([to_keys(edge_index, num_nodes), nodes * (num_nodes + 1)]))
+    if bool((key[1:] == key[:-1]).any()):
         return None
-    if loops.numel() and int(torch.bincount(loops, minlength=num_nodes).max()) > 1:
+    if columns is None:
+        place = place.clamp_(max=given)
+    else:
+        place = torch.cat([columns, nodes.new_full((num_nodes,), given)])[place]
+    short = index_dtype(max(num_nodes, key.numel()))
+    place = place.to(index_dtype(given))
+    row = torch.div(key, num_nodes, rounding_mode="floor")
+    col = key.sub_(row * num_nodes).to(short)
+    row = row.to(short)
+    del key
+    crow = torch.searchsorted(row, torch.arange(num_nodes + 1, dtype=short, device=row.device))
+    # Sorted by column and then by row, the entries are those of the transpose in its own order.
+    reverse = torch.sort(col, stable=True).indices.to(short)
+    if not (torch.equal(row.index_select(0, reverse), col) and torch.equal(col.index_select(0, reverse), row)):
         return None
-    crow = torch.zeros(num_nodes + 1, dtype=torch.int64, device=row.device)
-    crow[1:] = torch.bincount(row, minlength=num_nodes).cumsum(0)
-    given = torch.cat([apart.nonzero().view(-1), torch.full_like(nodes, edge_index.size(1))])
     ones = torch.ones(row.numel(), device=row.device)
-    return Adjacency(num_nodes, row, col, crow, reverse, row == col, ones, True), given[order]
+    return Adjacency(num_nodes, row, col, crow, reverse, row == col, ones, True), place
 
 
 class _RowSum(torch.autograd.Function):

@@ -28,6 +28,7 @@ INTEGERS = {torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, t
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 # The sparse products, SVDs and kernels support only these.
 COMPUTED = {torch.float32, torch.float64}
+BLOCK = 2**24  # values that are checked at a time, so that a check needs little memory of its own
 
 
 def validate(data: Data, *, need_labels: bool = True, need_split: bool = False, sparse: bool = False) -> None:
@@ -183,11 +184,14 @@ def check_floats(value: Any, shape: str = "(N, F)", *, batched: bool = False, sp
 
 def check_finite(values: Tensor) -> Tensor:
     """Returns ``values``, a dense x or the stored entries of a sparse one; raises if one is NaN or infinite."""
-    finite = torch.isfinite(values)
-    if not bool(finite.all()):
-        at = _first(~finite)
-        where = f"x{at} is" if values.dim() > 1 else "x contains"
-        raise GraphError(f"{where} {float(values[tuple(at)])}: every feature must be finite.")
+    rows = max(1, BLOCK * len(values) // max(1, values.numel()))
+    for begin in range(0, len(values), rows):
+        finite = torch.isfinite(values[begin : begin + rows])
+        if not bool(finite.all()):
+            first, *rest = _first(~finite)
+            at = [begin + first, *rest]
+            where = f"x{at} is" if values.dim() > 1 else "x contains"
+            raise GraphError(f"{where} {float(values[tuple(at)])}: every feature must be finite.")
     return values
 
 
@@ -252,12 +256,23 @@ def checked_copy(edge_index: Tensor, num_nodes: int) -> Tensor | None:
     """
     copy, nodes = _CHECKED.get(edge_index, (None, 0))
     same = copy is not None and nodes == num_nodes and copy.device == edge_index.device
-    return copy if same and torch.equal(copy, edge_index) else None
+    return copy if same and _equal(copy, edge_index) else None
+
+
+def _equal(copy: Tensor, edge_index: Tensor) -> bool:
+    """Returns whether two tensors of integers are equal, in parts, because their dtypes may differ."""
+    if copy.shape != edge_index.shape:
+        return False
+    parts = zip(copy.split(BLOCK, dim=1), edge_index.split(BLOCK, dim=1), strict=True)
+    return all(torch.equal(a.long(), b) for a, b in parts)
 
 
 def mark_checked(edge_index: Tensor, num_nodes: int) -> Tensor:
-    """Returns a copy of a tensor that lists undirected edges, and keeps it as long as the tensor lives."""
-    copy = edge_index.detach().clone()
+    """Returns a copy of a tensor that lists undirected edges, and keeps it as long as the tensor lives.
+
+    The copy is int32 if that holds all nodes, because it takes half the memory.
+    """
+    copy = edge_index.detach().to(torch.int32 if num_nodes < 2**31 else torch.int64, copy=True)
     _CHECKED[edge_index] = (copy, num_nodes)
     return copy
 

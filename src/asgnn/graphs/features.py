@@ -18,6 +18,7 @@ from asgnn.kernels import load, on_cpu
 
 # Above this fraction of non-zeros a dense product is faster.
 SPARSE_BELOW = 0.1
+BLOCK = 2**22  # entries of a dense matrix with dropout that exist at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +77,16 @@ class Rows:
         return found
 
 
+def is_sparse(x: Tensor) -> tuple[bool, int]:
+    """Returns whether a matrix (N, F) is stored sparse, and how many entries are then stored. Time O(N F)."""
+    if x.layout != torch.strided:
+        return True, x._nnz()
+    rows = max(1, BLOCK // x.size(1))
+    # in parts, because a GPU needs memory for the whole comparison
+    count = sum(int(torch.count_nonzero(part)) for part in x.split(rows if x.is_cuda else len(x)))
+    return (True, count) if count < SPARSE_BELOW * x.numel() else (False, x.numel())
+
+
 @dataclass(frozen=True, eq=False)
 class Features:
     """An N × F feature matrix, dense or sparse (by row and by column)."""
@@ -101,10 +112,10 @@ class Features:
         if x.requires_grad and torch.is_grad_enabled():
             return cls(n, f, check_finite(x.to_dense()), None, None, None)
         strided = x.layout == torch.strided
+        sparse, count = is_sparse(x)
+        if not sparse:
+            return cls(n, f, check_finite(x), None, None, None)
         if strided:
-            count = int(torch.count_nonzero(x))
-            if count >= SPARSE_BELOW * x.numel():
-                return cls(n, f, check_finite(x), None, None, None)
             known = _SPARSE.get(x)
             if known is not None and known[1]._holds(x, known[0], count):
                 found: Features = known[1]
@@ -184,9 +195,18 @@ class Features:
         if self.dense is not None:
             if keep is None or scale is None:
                 return self.dense @ weight
-            return (self.dense * keep * scale.view(-1, 1, 1)) @ weight
+            if self.requires_grad:
+                return (self.dense * keep * scale.view(-1, 1, 1)) @ weight
+            kept: Tensor = _DenseLinear.apply(weight, self.dense, keep, scale, False)
+            return kept
         out: Tensor = _SparseLinear.apply(weight, self, keep, scale, False)
         return out
+
+    def range(self, first: int, last: int) -> Features:
+        """Returns the rows ``first`` … ``last`` − 1 of dense features, not copied."""
+        assert self.dense is not None
+        part = self.dense[first:last]
+        return Features(len(part), self.num_features, part, None, None, None)
 
     def gram(self, h: Tensor) -> Tensor:
         """Returns X Xᵀ h for h (N, C) without forming the N×N matrix; no gradient."""
@@ -242,6 +262,36 @@ def _pointer(index: Tensor, size: int) -> Tensor:
     pointer = torch.zeros(size + 1, dtype=torch.int64, device=index.device)
     pointer[1:] = torch.bincount(index, minlength=size).cumsum(0)
     return pointer
+
+
+class _DenseLinear(torch.autograd.Function):
+    """X W, or XᵀW if ``transposed``, with the kept entries of a dense X. Each is the derivative of the other.
+
+    X with its zeros exists for some rows at a time only.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, x: Tensor, keep: Tensor, scale: Tensor, transposed: bool) -> Tensor:
+        ctx.transposed = transposed
+        ctx.save_for_backward(x, keep, scale)
+        (trials, nodes, columns), width = keep.shape, weight.size(2)
+        rows = max(1, BLOCK // (trials * columns))
+        if transposed:
+            out = weight.new_zeros(trials, columns, width)
+        else:
+            weight, out = weight * scale.view(-1, 1, 1), weight.new_empty(trials, nodes, width)
+        for first in range(0, nodes, rows):
+            at = slice(first, first + rows)
+            part = x[at] * keep[:, at]
+            if transposed:
+                out.baddbmm_(part.transpose(1, 2), weight[:, at])
+            else:
+                out[:, at] = torch.bmm(part, weight)
+        return out * scale.view(-1, 1, 1) if transposed else out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return _DenseLinear.apply(grad, *ctx.saved_tensors, not ctx.transposed), None, None, None, None
 
 
 class _SparseLinear(torch.autograd.Function):

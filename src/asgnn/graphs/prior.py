@@ -104,12 +104,13 @@ def _structure(features: Features, adj: Adjacency, prior: FeaturePrior) -> Adjac
     elif prior.threshold > 0 and prior.edges > 0:
         gate = relaxed_gate(features, adj, measure_of(features, prior.metric, "jaccard"), prior.threshold)
         # an unknown similarity is NaN, which compares false, so that the edge is kept
-        near = ~(pair_similarity(features, adj.row, adj.col, prior.metric) < prior.threshold)
+        row, col = adj.edge_index
+        near = ~(pair_similarity(features, row, col, prior.metric) < prior.threshold)
         if gate is None:
             keep &= near
         else:  # the values of ``near``, the derivative of the gate
             given_weight = given_weight * (near + gate - gate.detach())
-    given = to_keys(torch.stack([adj.row, adj.col]), adj.num_nodes)[keep]
+    given = to_keys(adj.edge_index, adj.num_nodes)[keep]
     added = given.new_empty(0)
     if reason is None and prior.neighbors > 0 and prior.weight > 0:
         pairs = _neighbors(features, prior.neighbors, prior.metric).to(adj.row.device)

@@ -213,7 +213,7 @@ def _h_step_back(
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
         e, valid, j, mask, at = entries_of(col, start, end, t, t_mask, trials, ENTRIES)
-        back = tl.load(reverse + e, mask=valid, other=0)
+        back = tl.load(reverse + e, mask=valid, other=0).to(tl.int64)
         if TO_S:
             h_j = rows_of(h, j, valid, inside, offset, channels, trials)
             value = (c1 / d_i)[None, :] * tl.sum(g_i[None, :, :] * h_j, axis=1) - by_degree[None, :]
@@ -293,7 +293,7 @@ def _degree_s_step_back(
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
         e, valid, j, mask, at = entries_of(col, start, end, t, t_mask, trials, ENTRIES)
-        back = tl.load(reverse + e, mask=valid, other=0)
+        back = tl.load(reverse + e, mask=valid, other=0).to(tl.int64)
         at_back = back[:, None] * trials + t[None, :]
         a = tl.load(weight + e, mask=valid, other=0.0)[:, None]
         if MCP:
@@ -428,7 +428,7 @@ def _paper_s_step_back_to_h(
     end = tl.load(crow + node + 1)
     for start in range(tl.load(crow + node), end, ENTRIES):
         e, valid, j, mask, at = entries_of(col, start, end, t, t_mask, trials, ENTRIES)
-        back = tl.load(reverse + e, mask=valid, other=0)
+        back = tl.load(reverse + e, mask=valid, other=0).to(tl.int64)
         at_back = back[:, None] * trials + t[None, :]
         at_j = j[:, None] * trials + t[None, :]
         m = _where_free(grad, free, at, mask)

@@ -19,14 +19,14 @@ def _mix(x, FIRST: tl.constexpr, SECOND: tl.constexpr):
 
 @triton.jit
 def _drop(
-    seeds, draw, below, h, scale, mask, out, count,
+    seeds, draw, below, h, scale, mask, out, count, first,
     WITH_VALUES: tl.constexpr, GOLDEN: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """Write the mask of draw ``draw`` and, with values, h · mask · scale."""
     trial = tl.program_id(1).to(tl.int64)
     word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
     start = _mix((tl.load(seeds + trial) + tl.load(draw)).to(tl.uint64, bitcast=True), FIRST, SECOND)
-    bits = _mix(start + (word + 1).to(tl.uint64) * tl.full((), GOLDEN, tl.uint64), FIRST, SECOND)
+    bits = _mix(start + (first + word + 1).to(tl.uint64) * tl.full((), GOLDEN, tl.uint64), FIRST, SECOND)
     quarter = tl.arange(0, 4)
     drawn = (bits[:, None] >> (16 * quarter)[None, :].to(tl.uint64)).to(tl.uint16).to(tl.int16, bitcast=True)
     i = word[:, None] * 4 + quarter[None, :]
@@ -38,7 +38,9 @@ def _drop(
         tl.store(out + offset, tl.where(keep, values, 0.0), mask=inside)
 
 
-def masks(seeds: Tensor, draw: Tensor, below: Tensor, count: int, constants: tuple[int, int, int]) -> Tensor:
+def masks(
+    seeds: Tensor, draw: Tensor, below: Tensor, count: int, constants: tuple[int, int, int], first: int = 0
+) -> Tensor:
     """(T, count) bool: whether each 16-bit quarter of the words of a SplitMix64 draw is at least ``below``.
 
     Args:
@@ -47,19 +49,26 @@ def masks(seeds: Tensor, draw: Tensor, below: Tensor, count: int, constants: tup
         below: (T,) int16.
         count: elements per trial.
         constants: the constants of SplitMix64, unsigned.
+        first: the word of the draw with which they begin.
     """
     mask = torch.empty(seeds.numel(), count, dtype=torch.bool, device=seeds.device)
-    _launch(seeds, draw, below, None, None, mask, None, constants)
+    _launch(seeds, draw, below, None, None, mask, None, constants, first)
     return mask
 
 
 def drop(
-    seeds: Tensor, draw: Tensor, below: Tensor, h: Tensor, scale: Tensor, constants: tuple[int, int, int]
+    seeds: Tensor,
+    draw: Tensor,
+    below: Tensor,
+    h: Tensor,
+    scale: Tensor,
+    constants: tuple[int, int, int],
+    first: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """h · mask · scale for h (T, …) and scale (T,), and the mask, of the shape of h."""
     h = h.contiguous()
     mask, out = torch.empty_like(h, dtype=torch.bool), torch.empty_like(h)
-    _launch(seeds, draw, below, h, scale, mask, out, constants)
+    _launch(seeds, draw, below, h, scale, mask, out, constants, first)
     return out, mask
 
 
@@ -72,12 +81,13 @@ def _launch(
     mask: Tensor,
     out: Tensor | None,
     constants: tuple[int, int, int],
+    first: int,
 ) -> None:
     if not mask.numel():
         return
     count = mask[0].numel()
-    golden, first, second = constants
+    golden, factor, other = constants
     _drop[triton.cdiv(count, 4 * WORDS), seeds.numel()](
-        seeds, draw, below, h, scale, mask.view(torch.uint8), out, count,
-        WITH_VALUES=h is not None, GOLDEN=golden, FIRST=first, SECOND=second, WORDS=WORDS,
+        seeds, draw, below, h, scale, mask.view(torch.uint8), out, count, first,
+        WITH_VALUES=h is not None, GOLDEN=golden, FIRST=factor, SECOND=other, WORDS=WORDS,
     )  # fmt: skip

@@ -5,18 +5,26 @@ Features are (N, C, T) and entry values (E, T), with the T trials last.
 
 from __future__ import annotations
 
+import math
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 ENTRIES, TRIALS = 8, 16  # maximum per program
+LONG_ROW = 32  # entries at a time, at most, of rows that are long on average
 TILE = 1024  # elements per operand and program; more would need too many registers
 
 
 @triton.jit
-def block(channels, trials, CHANNELS: tl.constexpr, TRIALS: tl.constexpr):
-    """The trials of a program and their mask, (T,); the mask of (C, T), and the offsets of (C, T) in a node's row."""
-    c, t = tl.arange(0, CHANNELS), tl.program_id(1) * TRIALS + tl.arange(0, TRIALS)
+def block(channels, trials, CHANNELS: tl.constexpr, TRIALS: tl.constexpr, ONE_TRIAL: tl.constexpr = False):
+    """The trials of a program and their mask, (T,); the mask of (C, T), and the offsets of (C, T) in a node's row.
+
+    With ``ONE_TRIAL`` the compiler knows that a row starts where its trial does, and loads several channels at once.
+    """
+    c, t = tl.arange(0, CHANNELS), tl.arange(0, TRIALS)
+    if not ONE_TRIAL:
+        t += tl.program_id(1) * TRIALS
     t_mask = t < trials
     return t, t_mask, (c < channels)[:, None] & t_mask[None, :], c[:, None] * trials + t[None, :]
 
@@ -24,7 +32,7 @@ def block(channels, trials, CHANNELS: tl.constexpr, TRIALS: tl.constexpr):
 @triton.jit
 def rows_of(v, nodes, valid, inside, offset, channels, trials):
     """(entries, C, T) the rows of v (N, C, T) at ``nodes``."""
-    pointer = v + nodes[:, None, None] * channels * trials + offset[None, :, :]
+    pointer = v + nodes[:, None, None].to(tl.int64) * channels * trials + offset[None, :, :]
     return tl.load(pointer, mask=valid[:, None, None] & inside[None, :, :], other=0.0)
 
 
@@ -38,7 +46,12 @@ def entries_of(col, start, end, t, t_mask, trials, ENTRIES: tl.constexpr):
 
 
 def tile(
-    v: Tensor, entries: int = ENTRIES, trials: int = TRIALS, warps: int = 1, size: int = TILE
+    v: Tensor,
+    entries: int = ENTRIES,
+    trials: int = TRIALS,
+    warps: int = 1,
+    size: int = TILE,
+    per_row: float | None = None,
 ) -> tuple[dict[str, int], int]:
     """The numbers of entries, channels and trials per program, and the number of blocks of trials, for v (…, C, T).
 
@@ -47,9 +60,13 @@ def tile(
         entries, trials: the maximum per program.
         warps: warps per program.
         size: the maximum number of elements per operand.
+        per_row: the mean number of entries per row. If a program handles few trials, it loads this number of entries
+            at once and not ``entries``, because it waits for memory each time.
     """
     channels = triton.next_power_of_2(v.size(1))
     trials = max(1, min(triton.next_power_of_2(v.size(2)), trials, size // channels))
+    if per_row is not None:
+        entries = max(entries, min(triton.next_power_of_2(math.ceil(per_row)), LONG_ROW))
     entries = max(1, min(entries, size // (channels * trials)))
     shape = {"ENTRIES": entries, "CHANNELS": channels, "TRIALS": trials, "num_warps": warps}
     return shape, triton.cdiv(v.size(2), trials)

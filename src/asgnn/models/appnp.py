@@ -9,7 +9,10 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
+from asgnn.models.memory import ROWS, Needed, Saving, Sizes, of_asmp, of_mlp
 from asgnn.settings import PerTrial, check_number
+
+SCHEME = Scheme("paper", structure="frozen", normalization="sym")
 
 
 class APPNP(NodeClassifier):
@@ -43,14 +46,18 @@ class APPNP(NodeClassifier):
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, mlp_layers, dropout)
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
-        x = h = self.mlp(features, rng)
+        x = h = self.mlp(features, rng, self.saving.rows)
         if not x.is_cuda:  # in one operation, if there are kernels for the CPU
-            params, scheme = (
-                ASMPParams(lam=1 / self.alpha - 1),
-                Scheme("paper", structure="frozen", normalization="sym"),
-            )
-            return propagate(x, adj, params, scheme, layers=self.num_layers, weights=False).h
+            params = ASMPParams(lam=1 / self.alpha - 1)
+            return propagate(x, adj, params, SCHEME, layers=self.num_layers, weights=False).h
         weight = (1 - self.alpha) * adj.normalized("sym", x.dtype)
         for _ in range(self.num_layers):
             h = adj.matmul(weight, h) + self.alpha * x
         return h
+
+    def savings(self) -> tuple[Saving, ...]:
+        return Saving(), Saving(ROWS)
+
+    def activations(self, sizes: Sizes, saving: Saving) -> Needed | None:
+        layers = of_asmp(SCHEME, self.num_layers, self.mlp.widths[-1], sizes, False)
+        return None if layers is None else of_mlp(self.mlp, sizes, saving.rows).then(layers)

@@ -17,6 +17,7 @@ from asgnn.graphs.features import Features
 from asgnn.graphs.hops import with_hops
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng, check_depth
+from asgnn.models.memory import ROWS, Needed, Saving, Sizes, of_asmp, of_mlp
 from asgnn.settings import PerTrial, check_choice, check_count
 
 Constraint = Literal["descent", "positive", "free"]
@@ -159,8 +160,12 @@ class ASMP(nn.Module):
         *,
         weights: bool = False,
         trace: bool = False,
+        recompute: bool = False,
     ) -> Propagation:
-        """Run ASMP on a prepared adjacency; ``num_layers`` may differ from the number used in training."""
+        """Run ASMP on a prepared adjacency; ``num_layers`` may differ from the number used in training.
+
+        ``weights``, ``trace`` and ``recompute`` are those of :func:`~asgnn.asmp.propagate`.
+        """
         return propagate(
             x,
             adj,
@@ -170,6 +175,7 @@ class ASMP(nn.Module):
             backend=self.backend,
             weights=weights,
             trace=trace,
+            recompute=recompute,
         )
 
     def forward(
@@ -242,7 +248,18 @@ class ASGNN(NodeClassifier):
         return self.joined(self.unstacked(scores), features, adj)
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng, num_layers: int | None = None) -> Tensor:
-        return self.asmp.run(self.mlp(self._inputs(features, adj), rng), adj, num_layers).h
+        x = self.mlp(self._inputs(features, adj), rng, self.saving.rows)
+        return self.asmp.run(x, adj, num_layers, recompute=self.saving.recompute).h
+
+    def savings(self) -> tuple[Saving, ...]:
+        return Saving(), Saving(ROWS), Saving(ROWS, recompute=True)
+
+    def activations(self, sizes: Sizes, saving: Saving) -> Needed | None:
+        # propagation to neighbours makes features of its own, and other backends keep more
+        if self.hops or self.asmp.backend not in ("auto", "gpu" if sizes.gpu else "cpu"):
+            return None
+        layers = of_asmp(self.asmp.scheme, self.asmp.num_layers, self.mlp.widths[-1], sizes, saving.recompute)
+        return None if layers is None else of_mlp(self.mlp, sizes, saving.rows).then(layers)
 
     def _inputs(self, features: Features, adj: Adjacency) -> Features:
         return with_hops(features, adj, self.hops) if self.hops else features

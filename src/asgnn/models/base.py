@@ -14,6 +14,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.prior import FeaturePrior
 from asgnn.models.layers import Rng
+from asgnn.models.memory import Needed, Saving, Sizes
 from asgnn.models.witness import Testimony, Witness, disagreement, weighted
 from asgnn.settings import bound_settings, settings_of
 
@@ -68,6 +69,8 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
     """The number of N × N matrices one trial needs in training; used to choose the batch size."""
     whole_graph: bool = False
     """Whether a step of training needs all nodes, so that the model cannot be trained with mini-batches."""
+    saving: Saving = Saving()
+    """How the model saves memory; set by training."""
     own_weights: bool = False
     """Whether each trial of a batch may have edge weights of its own, where a weight of 0 is the same as no edge."""
     repeatable: bool = False
@@ -137,6 +140,15 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
 
     def variant(self) -> Hashable:
         """What else must be equal in a batch, for a model whose computation branches on a per-trial setting."""
+        return None
+
+    def savings(self) -> tuple[Saving, ...]:
+        """How the model can save memory, from the fastest to the smallest."""
+        return (Saving(),)
+
+    def activations(self, sizes: Sizes, saving: Saving) -> Needed | None:
+        """The memory that one trial needs in training apart from its weights; ``None`` if it is unknown."""
+        del sizes, saving
         return None
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:

@@ -173,7 +173,7 @@ class Incidence:
         upper = (adj.row < adj.col).nonzero().view(-1)
         edges = torch.arange(upper.numel(), device=upper.device)
         # the undirected edge of each entry; both directions share one edge
-        edge_of = torch.zeros_like(adj.row)
+        edge_of = torch.zeros_like(adj.row, dtype=torch.int64)
         edge_of[upper] = edges
         edge_of[adj.reverse[upper]] = edges
         no_loop = ~adj.loops

@@ -6,6 +6,7 @@ All computations have that dimension: a single model is a stack of one.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from asgnn.errors import ConfigError
 from asgnn.graphs.features import Features
@@ -32,29 +34,40 @@ class Streams:
         self.seeds = mix(torch.tensor(list(seeds), dtype=torch.int64)).to(device)
         # on the device, so that a replayed CUDA graph draws new bits
         self.draws = torch.zeros((), dtype=torch.int64, device=device)
+        self.first_row = 0
 
-    def bits(self, count: int) -> Tensor:
-        """(T, count) int64."""
+    def from_row(self, row: int, draws: Tensor) -> Streams:
+        """The same streams for the rows of the nodes from ``row`` on, a multiple of 4, after ``draws`` draws."""
+        out = copy.copy(self)
+        out.draws, out.first_row = draws.clone(), row
+        return out
+
+    def first_word(self, shape: Sequence[int]) -> int:
+        """The 64-bit word of a draw with which the elements of ``shape`` (rows, …) begin; a word serves four."""
+        return self.first_row * math.prod(shape[1:]) // 4
+
+    def bits(self, count: int, first: int = 0) -> Tensor:
+        """(T, count) int64, from the word ``first`` of a new draw on."""
         self.draws += 1
         start = mix(self.seeds + self.draws)
-        return mix(start.unsqueeze(1) + torch.arange(1, count + 1, device=start.device) * GOLDEN)
+        return mix(start.unsqueeze(1) + torch.arange(first + 1, first + count + 1, device=start.device) * GOLDEN)
 
-    def at_least(self, below: Tensor, count: int) -> Tensor:
+    def at_least(self, below: Tensor, count: int, first: int = 0) -> Tensor:
         """(T, count) bool: whether 16 random bits, as a signed number, are at least ``below`` (T,) int16."""
         if below.is_cuda:
             self.draws += 1
-            mask: Tensor = load("dropout").masks(self.seeds, self.draws, below, count, CONSTANTS)
+            mask: Tensor = load("dropout").masks(self.seeds, self.draws, below, count, CONSTANTS, first)
             return mask
         if (kernels := on_cpu("dropout")) is not None:
             self.draws += 1
-            drawn: Tensor = kernels.masks(self.seeds, self.draws, below, count)
+            drawn: Tensor = kernels.masks(self.seeds, self.draws, below, count, first)
             return drawn
         # four elements per draw; several times faster than torch's bernoulli_ on a CPU
-        return self.bits(-(-count // 4)).view(torch.int16)[:, :count] >= below.unsqueeze(1)
+        return self.bits(-(-count // 4), first).view(torch.int16)[:, :count] >= below.unsqueeze(1)
 
     def mask(self, below: Tensor, shape: tuple[int, ...]) -> Tensor:
         """(T, \\*shape) bool; see :meth:`at_least`."""
-        return self.at_least(below, math.prod(shape)).view(below.numel(), *shape)
+        return self.at_least(below, math.prod(shape), self.first_word(shape)).view(below.numel(), *shape)
 
 
 class RowStreams(Streams):
@@ -205,9 +218,9 @@ class Dropout(nn.Module):
         drops, below, scale = self._constants(like.dtype)
         if not drops:
             return None, None
-        return self._streams(rng).mask(below, shape), scale
+        return self.streams(rng).mask(below, shape), scale
 
-    def _streams(self, rng: Rng) -> Streams:
+    def streams(self, rng: Rng) -> Streams:
         return rng or Streams(torch.randint(2**62, (self.rate.numel(),)).tolist(), self.rate.device)
 
     def _constants(self, dtype: torch.dtype) -> tuple[bool, Tensor, Tensor]:
@@ -227,7 +240,7 @@ class Dropout(nn.Module):
         """``h`` is (T, …)."""
         if h.is_cuda and self.training and not isinstance(rng, RowStreams):
             drops, below, scale = self._constants(h.dtype)
-            out: Tensor = _Drop.apply(h, below, scale, self._streams(rng)) if drops else h
+            out: Tensor = _Drop.apply(h, below, scale, self.streams(rng)) if drops else h
             return out
         mask, factor = self.keep(tuple(h.shape[1:]), rng, h)
         if mask is None or factor is None:
@@ -239,7 +252,7 @@ class Dropout(nn.Module):
         if not h.is_cuda and self.training and not isinstance(rng, RowStreams) and on_cpu("dropout") is not None:
             drops, below, scale = self._constants(h.dtype)
             if drops:
-                out: Tensor = _ReluDrop.apply(h, below, scale, self._streams(rng))
+                out: Tensor = _ReluDrop.apply(h, below, scale, self.streams(rng))
                 return out
         return self(h.relu(), rng)
 
@@ -251,7 +264,7 @@ class _ReluDrop(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, below: Tensor, scale: Tensor, rng: Streams) -> Tensor:
         rng.draws += 1
         ctx.kernels = on_cpu("dropout")
-        out: Tensor = ctx.kernels.relu_drop(rng.seeds, rng.draws, below, scale, h)
+        out: Tensor = ctx.kernels.relu_drop(rng.seeds, rng.draws, below, scale, h, rng.first_word(h.shape[1:]))
         ctx.save_for_backward(out, scale)
         return out
 
@@ -270,7 +283,8 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, below: Tensor, scale: Tensor, rng: Streams) -> Tensor:
         rng.draws += 1
         out: Tensor
-        out, mask = load("dropout").drop(rng.seeds, rng.draws, below, h, scale, CONSTANTS)
+        first = rng.first_word(h.shape[1:])
+        out, mask = load("dropout").drop(rng.seeds, rng.draws, below, h, scale, CONSTANTS, first)
         ctx.save_for_backward(mask, scale)
         return out
 
@@ -292,10 +306,34 @@ class MLPBlock(nn.Module):
         super().__init__()
         check_depth(num_layers, least=1)
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
+        self.widths = tuple(widths)
         self.layers = nn.ModuleList(Linear(a, b) for a, b in itertools.pairwise(widths))
         self.dropout = Dropout(dropout)
 
-    def forward(self, features: Features, rng: Rng = None) -> Tensor:
+    def forward(self, features: Features, rng: Rng = None, rows: int | None = None) -> Tensor:
+        """(T, N, out_channels).
+
+        With ``rows``, dense features are taken this many rows at a time, rounded up to a multiple of 4, and the layers
+        in between are computed again in the backward pass: results and gradients are the same up to the rounding of
+        the sums over rows, and memory is O(rows · width + N · out_channels).
+        """
+        if rows is None or rows >= features.num_nodes or features.dense is None or features.requires_grad:
+            return self._whole(features, rng)
+        rng, rows = self.dropout.streams(rng), -(-rows // 4) * 4
+        before, out = rng.draws.clone(), []
+
+        def part(first: int) -> Tensor:
+            streams = rng.from_row(first, before)
+            found = self._whole(features.range(first, first + rows), streams)
+            rng.draws.copy_(streams.draws)  # the same after every part
+            return found
+
+        for first in range(0, features.num_nodes, rows):
+            # the random numbers of dropout are those of the part, whatever the state of torch's generators
+            out.append(checkpoint(part, first, use_reentrant=False, preserve_rng_state=False))
+        return torch.cat(out, 1)
+
+    def _whole(self, features: Features, rng: Rng) -> Tensor:
         first, *rest = self.layers
         assert isinstance(first, Linear)
         keep, scale = self.dropout.keep(features.size_of_mask, rng, first.weight)

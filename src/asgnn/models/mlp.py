@@ -8,6 +8,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import MLPBlock, Rng
+from asgnn.models.memory import ROWS, Needed, Saving, Sizes, of_mlp
 from asgnn.settings import PerTrial
 
 
@@ -35,5 +36,11 @@ class MLP(NodeClassifier):
         self.mlp = MLPBlock(in_channels, hidden_channels, out_channels, num_layers, dropout)
 
     def logits(self, features: Features, adj: Adjacency, rng: Rng) -> Tensor:
-        out: Tensor = self.mlp(features, rng)
+        out: Tensor = self.mlp(features, rng, self.saving.rows)
         return out
+
+    def savings(self) -> tuple[Saving, ...]:
+        return Saving(), Saving(ROWS)
+
+    def activations(self, sizes: Sizes, saving: Saving) -> Needed | None:
+        return of_mlp(self.mlp, sizes, saving.rows)

@@ -186,7 +186,7 @@ class ProGNN(GCN):
         if self.symmetric:
             weight = (weight + adj.weight[adj.reverse][no_loop].to(grad.dtype)) / 2
         distance = scratch.copy_(structure)
-        entries = adj.row[no_loop] * adj.num_nodes + adj.col[no_loop]
+        entries = adj.row[no_loop].long() * adj.num_nodes + adj.col[no_loop]
         distance.view(trials, -1).index_add_(1, entries, weight.expand(trials, -1), alpha=-1)
         if self.squared:
             grad.add_(distance, alpha=2)

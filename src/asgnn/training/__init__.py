@@ -3,6 +3,7 @@
 from asgnn.training.config import TrainConfig, Trial
 from asgnn.training.evaluate import accuracy, predict, roc_auc
 from asgnn.training.fit import Epoch, Fit, History, fit, fit_many
+from asgnn.training.memory import MemoryPlan, memory_plan
 from asgnn.training.recipes import RECIPES, Recipe, recipe, training_of
 from asgnn.training.tune import PORTFOLIO, Tuned, candidates, tune
 
@@ -12,6 +13,7 @@ __all__ = [
     "Epoch",
     "Fit",
     "History",
+    "MemoryPlan",
     "Recipe",
     "TrainConfig",
     "Trial",
@@ -20,6 +22,7 @@ __all__ = [
     "candidates",
     "fit",
     "fit_many",
+    "memory_plan",
     "predict",
     "recipe",
     "roc_auc",

@@ -22,11 +22,13 @@ from asgnn.graphs.features import Features
 from asgnn.models.base import NodeClassifier, stack, unstack
 from asgnn.models.foreign import as_model
 from asgnn.models.layers import Streams
+from asgnn.models.memory import Saving
 from asgnn.progress import Progress
 from asgnn.settings import check_count
 from asgnn.threads import one_thread
 from asgnn.training.clusters import Clusters
 from asgnn.training.config import MAX_EPOCHS, TrainConfig, Trial
+from asgnn.training.memory import plan_of_graph
 from asgnn.training.optimizer import TrialAdam
 from asgnn.training.recipes import training_of
 from asgnn.training.witness import add_witnesses
@@ -164,6 +166,10 @@ def fit_many(
     graph to ``device``; validation and the scores of the result use the whole graph, without gradients, where it is.
     The feature prior and the witness see the whole graph, too. Which parts come together is the same for all trials.
 
+    A batch has as many trials as fit into memory. If not even one does, some layers are computed in parts or a second
+    time; if that is not enough, a :class:`~asgnn.errors.ConfigError` says what is needed, before anything is trained.
+    See :func:`~asgnn.training.memory_plan`.
+
     Args:
         trials: the trials to train.
         data: the graph, with x, edge_index and y.
@@ -207,9 +213,9 @@ def fit_many(
     for model in models:
         model.expect(features, adj)
     batches = list(_batches(models, trials, features, adj, device, batch_size))
-    total, done = sum(trials[batch[0]].config.epochs for batch in batches), 0
+    total, done = sum(trials[batch[0]].config.epochs for batch, _ in batches), 0
     results: dict[int, Fit] = {}
-    for batch in batches:
+    for batch, saving in batches:
         members = [models[i] for i in batch]
         seen = _with_own_weights(adj, data, [trials[i] for i in batch])
         if seen is adj:
@@ -222,7 +228,7 @@ def fit_many(
             if progress is not None:
                 progress(before + epoch, total)
 
-        runner = _Runner(members, [trials[i] for i in batch], y, [(features, seen), *graphs])
+        runner = _Runner(members, [trials[i] for i in batch], y, [(features, seen), *graphs], saving)
         work = members[0].informed(features, adj).row.numel() * int(y.max() + 1) * len(members)
         work += members[0].dense_matrices * features.num_nodes**2 * len(members)
         work //= trials[batch[0]].config.steps
@@ -251,9 +257,11 @@ class _Runner:
         trials: Sequence[Trial],
         y: Tensor,
         graphs: Sequence[tuple[Features, Adjacency]],
+        saving: Saving,
     ) -> None:
         self.models, self.trials, self.y, self.graphs = models, trials, y, graphs
         self.model = model = stack(models)
+        model.saving = saving
         features, adj = graphs[0]
         self.home = adj.row.device
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -559,8 +567,8 @@ def _batches(
     adj: Adjacency,
     device: torch.device,
     batch_size: int | None,
-) -> Iterable[list[int]]:
-    """The indices of the trials of each batch: trials that can share a batch, limited by memory."""
+) -> Iterable[tuple[list[int], Saving]]:
+    """The indices of the trials of each batch, which can share it and fit into memory, and what saves memory."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (model, trial) in enumerate(zip(models, trials, strict=True)):
         dtype = next((p.dtype for p in model.parameters()), None)
@@ -569,25 +577,9 @@ def _batches(
         shared = (config.epochs, config.metric, config.parts, config.parts_per_step, config.partition)
         groups.setdefault((model.batch_key, *shared, dtype, own), []).append(i)
     for group in groups.values():
-        size = max(
-            1, _memory(device) // _bytes_per_trial(models[group[0]], features, models[group[0]].informed(features, adj))
-        )
-        size = min(size, batch_size or size)
-        for start in range(0, len(group), size):
-            yield group[start : start + size]
-
-
-def _bytes_per_trial(model: NodeClassifier, features: Features, adj: Adjacency) -> int:
-    """An upper estimate: weights, gradients, two moments and best copy; activations; edge values; N × N matrices."""
-    weights = sum(p.numel() for p in model.parameters())
-    widest = max((p.size(-1) for p in model.parameters() if p.dim()), default=1)
-    mask = features.size_of_mask[0] * (1 if len(features.size_of_mask) == 1 else features.num_features)
-    dense = model.dense_matrices * features.num_nodes**2
-    return 4 * (6 * weights + 8 * features.num_nodes * widest + 8 * mask + 24 * adj.row.numel() * 8 + dense)
-
-
-def _memory(device: torch.device) -> int:
-    """The memory budget of a batch in bytes: 60 % of what is free on a GPU, 1.5 GiB on a CPU."""
-    if device.type == "cuda":
-        return int(0.6 * torch.cuda.mem_get_info(device)[0])
-    return 3 * 2**29
+        first = models[group[0]]
+        own, steps = trials[group[0]].edge_weight is not None, trials[group[0]].config.steps
+        seen, limit = first.informed(features, adj), batch_size or len(group)
+        plan = plan_of_graph(first, features, seen, device, limit, own_weights=own, steps=steps)
+        for start in range(0, len(group), plan.trials):
+            yield group[start : start + plan.trials], plan.saving

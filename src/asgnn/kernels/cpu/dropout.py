@@ -21,15 +21,15 @@ def _mix(x):
 
 
 @compiled
-def _masks(seeds, draw, below, out):
+def _masks(seeds, draw, below, first, out):
     trials, count = out.shape
     for trial in range(trials):
         start, least, row = _mix(np.uint64(seeds[trial] + draw)), below[trial], out[trial]
         for word in range(count // 4):
-            bits = _mix(start + np.uint64(word + 1) * GOLDEN)
+            bits = _mix(start + np.uint64(first + word + 1) * GOLDEN)
             for quarter in range(4):
                 row[4 * word + quarter] = np.int16(bits >> (S16 * np.uint64(quarter))) >= least
-        bits = _mix(start + np.uint64(count // 4 + 1) * GOLDEN)
+        bits = _mix(start + np.uint64(first + count // 4 + 1) * GOLDEN)
         for i in range(count // 4 * 4, count):
             row[i] = np.int16(bits) >= least
             bits >>= S16
@@ -52,20 +52,20 @@ def _masks_at(seeds, draw, below, first, end, out):
 
 
 @compiled
-def _relu_drop(seeds, draw, below, scale, h, out):
+def _relu_drop(seeds, draw, below, scale, first, h, out):
     trials, count = out.shape
     zero = h.dtype.type(0)
     for trial in range(trials):
         start, least, factor = _mix(np.uint64(seeds[trial] + draw)), below[trial], scale[trial]
         old, new = h[trial], out[trial]
         for word in range(count // 4):
-            bits = _mix(start + np.uint64(word + 1) * GOLDEN)
+            bits = _mix(start + np.uint64(first + word + 1) * GOLDEN)
             for quarter in range(4):
                 value = old[4 * word + quarter]
                 kept = np.int16(bits >> (S16 * np.uint64(quarter))) >= least
                 # NaN stays NaN, as in torch
                 new[4 * word + quarter] = zero if value <= zero or not kept else value * factor
-        bits = _mix(start + np.uint64(count // 4 + 1) * GOLDEN)
+        bits = _mix(start + np.uint64(first + count // 4 + 1) * GOLDEN)
         for i in range(count // 4 * 4, count):
             new[i] = zero if old[i] <= zero or np.int16(bits) < least else old[i] * factor
             bits >>= S16
@@ -80,7 +80,7 @@ def _relu_drop_back(grad, scale, out, to_h):
             to_h[trial, i] = zero if out[trial, i] <= zero else grad[trial, i] * factor
 
 
-def masks(seeds: Tensor, draw: Tensor, below: Tensor, count: int) -> Tensor:
+def masks(seeds: Tensor, draw: Tensor, below: Tensor, count: int, first: int = 0) -> Tensor:
     """(T, count) bool: whether each 16-bit quarter of the words of a SplitMix64 draw is at least ``below``.
 
     Args:
@@ -88,9 +88,10 @@ def masks(seeds: Tensor, draw: Tensor, below: Tensor, count: int) -> Tensor:
         draw: () int64, the index of the draw.
         below: (T,) int16.
         count: elements per trial.
+        first: the word of the draw with which they begin.
     """
     out = torch.empty(seeds.numel(), count, dtype=torch.bool)
-    _masks(seeds.numpy(), int(draw), below.numpy(), out.numpy())
+    _masks(seeds.numpy(), int(draw), below.numpy(), first, out.numpy())
     return out
 
 
@@ -108,14 +109,13 @@ def masks_at(seeds: Tensor, draw: Tensor, below: Tensor, first: Tensor, end: Ten
     return out
 
 
-def relu_drop(seeds: Tensor, draw: Tensor, below: Tensor, scale: Tensor, h: Tensor) -> Tensor:
-    """ReLU(h) · mask · scale for h (T, …)."""
+def relu_drop(seeds: Tensor, draw: Tensor, below: Tensor, scale: Tensor, h: Tensor, first: int = 0) -> Tensor:
+    """ReLU(h) · mask · scale for h (T, …); see :func:`masks`."""
     h = h.contiguous()
     out = torch.empty_like(h)
     trials = seeds.numel()
-    _relu_drop(
-        seeds.numpy(), int(draw), below.numpy(), scale.numpy(), h.view(trials, -1).numpy(), out.view(trials, -1).numpy()
-    )
+    arrays = h.view(trials, -1).numpy(), out.view(trials, -1).numpy()
+    _relu_drop(seeds.numpy(), int(draw), below.numpy(), scale.numpy(), first, *arrays)
     return out
 
 
