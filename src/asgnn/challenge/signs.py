@@ -19,6 +19,7 @@ from asgnn.graphs.keys import contains, from_keys, to_keys
 from asgnn.models.foreign import as_model
 
 MARGIN = 1.0  # points of accuracy by which another attack must be stronger than the white-box one
+WHITE = ("gradient", "training")  # what an exact gradient goes through
 SPREAD = 3.0  # points between restarts
 DISAGREEMENT = 0.25  # relative, between finite differences and the gradient
 DIRECTIONS = 16
@@ -145,7 +146,7 @@ def _signs(probed: Probe, outcomes: Sequence[AttemptOutcome], through: Mapping[s
     budgets = sorted({one.attempt.budget for one in outcomes})
     for budget in budgets if probed.gradient else ():
         at = [one for one in outcomes if one.attempt.budget == budget]
-        white = [one for one in at if through.get(one.attempt.attack) == "gradient" and not one.transferred]
+        white = [one for one in at if through.get(one.attempt.attack) in WHITE and not one.transferred]
         others = [one for one in at if one not in white]
         if white and others:
             best, other = min(white, key=_after), min(others, key=_after)
@@ -157,7 +158,7 @@ def _signs(probed: Probe, outcomes: Sequence[AttemptOutcome], through: Mapping[s
                 )
     runs: dict[tuple[str, float], list[float]] = {}
     for one in outcomes:
-        if not one.transferred and through.get(one.attempt.attack) == "gradient":
+        if not one.transferred and through.get(one.attempt.attack) in WHITE:
             runs.setdefault((one.attempt.attack, one.attempt.budget), []).append(one.after)
     for (attack, budget), found in runs.items():
         if max(found) - min(found) > SPREAD:
