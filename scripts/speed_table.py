@@ -1,21 +1,25 @@
-"""The tables of docs/speed.md, from the records of benchmarks on an idle machine.
+"""The tables and the plot of docs/speed.md, from the records of benchmarks on an idle machine.
 
     OMP_NUM_THREADS=1 python benchmarks/run.py --only asmp-appnp --only asmp-bytes --only epoch-asgnn \
         --only epoch-appnp --only epoch-gcn --only start-up -o docs/records/bench-cpu.json
     OMP_NUM_THREADS=1 python benchmarks/distributed.py -o docs/records/distributed.json
-    python scripts/speed_table.py
+    python benchmarks/big.py …  # as docs/speed.md says
+    python scripts/speed_table.py  # tables, and docs/figures/cost.svg
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pages import fill
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORD, PAGE = DOCS / "records" / "bench-cpu.json", DOCS / "speed.md"
 DISTRIBUTED = DOCS / "records" / "distributed.json"
+PLOT = DOCS / "figures" / "cost.svg"
+DEVICES = {"gpu": "NVIDIA H200", "cpu": "two CPU cores"}
 
 
 def tables() -> dict[str, list[str]]:
@@ -26,7 +30,64 @@ def tables() -> dict[str, list[str]]:
         for side in others:
             ratio = ours["seconds"] / side["seconds"]
             lines.append(f"| {case['name']} | {_time(ours)} | {side['name']} | {_time(side)} | {ratio:.2f} |")
-    return {"cpu": lines, "distributed": _distributed()}
+    return {"cpu": lines, "distributed": _distributed(), "big": _big(), "layer": _layer()}
+
+
+def _record(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DOCS / "records" / f"bench-{name}.json").read_text())
+    return found
+
+
+def _big() -> list[str]:
+    """One row for each model: the time of an epoch, the peak of the memory, and what was planned."""
+    lines = ["| machine | nodes | edges | model | epoch | peak memory | planned |", "|:--|--:|--:|:--|--:|--:|--:|"]
+    for device, machine in DEVICES.items():
+        record = _record(f"big-{device}")
+        for name in ("asgnn", "appnp", "gcn"):
+            if name in record:
+                row = record[name]
+                planned = _bytes(row["graph_bytes_before"] + row["planned_bytes"]) if "planned_bytes" in row else "–"
+                cells = [machine, f"{record['graph']['nodes']:,}", f"{row['edges']:,}", row["model"]]
+                cells += [_time({"seconds": row["seconds_per_epoch"]}), _bytes(row["peak_bytes"]), planned]
+                lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _layer() -> list[str]:
+    """One row for each size: the time of a layer on both machines, and its bytes per second beside those of a copy."""
+    lines = [f"| edges | {' | '.join(f'{name} | share of a copy' for name in DEVICES.values())} |"]
+    lines.append(f"|--:|{'--:|--:|' * len(DEVICES)}")
+    rows = {device: _record(f"layer-{device}")["layer"] for device in DEVICES}
+    for number in range(max(map(len, rows.values()))):
+        cells = []
+        for found in rows.values():
+            row = found[number] if number < len(found) else None
+            cells += (
+                [_time({"seconds": row["seconds_per_layer"]}), f"{row['share_of_copy']:.0%}"] if row else ["–", "–"]
+            )
+        edges = next(found[number]["edges"] for found in rows.values() if number < len(found))
+        lines.append(f"| {edges:,} | {' | '.join(cells)} |")
+    return lines
+
+
+def draw() -> None:
+    """The time of a layer against the number of edges, and the time in which a copy moves the same bytes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    for (device, machine), colour in zip(DEVICES.items(), ("#0072b2", "#d55e00"), strict=True):
+        record = _record(f"layer-{device}")
+        edges = [row["edges"] for row in record["layer"]]
+        taken = [1000 * row["seconds_per_layer"] for row in record["layer"]]
+        floor = [1000 * row["bytes"] / record["copy_bytes_per_second"] for row in record["layer"]]
+        axes.loglog(edges, taken, "o-", color=colour, label=f"one layer, {machine}")
+        axes.loglog(edges, floor, "--", color=colour, label="the same bytes copied")
+    axes.set_xlabel("undirected edges (20 neighbours per node, 16 columns)")
+    axes.set_ylabel("milliseconds, forward and backward")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(PLOT, metadata={"Date": None})
 
 
 def _distributed() -> list[str]:
@@ -47,6 +108,8 @@ def _distributed() -> list[str]:
 
 
 def _bytes(count: int) -> str:
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
@@ -57,3 +120,4 @@ def _time(side: dict[str, float]) -> str:
 
 if __name__ == "__main__":
     fill(PAGE, tables())
+    draw()

@@ -17,7 +17,7 @@ from asgnn.errors import ConfigError
 from asgnn.graphs import Gaussian, Split, planted_graph, prepare, random_split
 from asgnn.graphs.adjacency import pattern_of
 from asgnn.models import APPNP, ASGNN, GCN, MLP, NodeClassifier
-from asgnn.models.memory import Saving
+from asgnn.models.memory import Saving, Sizes
 from asgnn.training import Fit, TrainConfig, Trial, fit, fit_many, memory, memory_plan
 
 DATA = planted_graph(500, classes=3, degree=6, features=Gaussian(20))
@@ -75,6 +75,16 @@ def test_the_fastest_that_fits_is_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert chosen(asgnn(), monkeypatch, enough[2] - 99) == (Saving(64, recompute=True), False)
     # without an estimate of its own, nothing is refused
     assert chosen(GCN(20, 16, 3), monkeypatch, 1000) == (Saving(), True)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_few_layers_have_a_plan(layers: int) -> None:
+    model = ASGNN(20, 16, 3, num_layers=layers)
+    assert [
+        model.activations(Sizes(500, 20, 3500, 10_000, True, 4, gpu), saving) is not None
+        for gpu in (False, True)
+        for saving in model.savings()
+    ] == [True] * 6
 
 
 def trained(model: NodeClassifier, data: Data = DATA) -> Fit:

@@ -144,7 +144,7 @@ def plan_of_graph(
     if not plan.fits:
         raise ConfigError(
             f"This {type(model).__name__} does not fit into memory: {plan}; use fewer layers or hidden channels, "
-            "mini-batches, or a device with more memory."
+            "mini-batches (TrainConfig.parts), or a device with more memory."
         )
     return plan
 
