@@ -531,6 +531,12 @@ def test_table_of_the_speed_is_that_of_the_record(monkeypatch: pytest.MonkeyPatc
     assert {row["graph"] for row in rows} == {"cora", "planted"}
     for row in rows:  # "In double precision it is rounding."
         assert row["dtype"] == "float32" or row.get("difference", 0) < 1e-12
+    readme = (ROOT / "README.md").read_text()
+    cpu, gpu = (script.record(f"big-{device}") for device in ("cpu", "gpu"))
+    ours, theirs = (cpu[name]["seconds_per_epoch"] for name in ("asgnn", "appnp"))
+    assert f"{ours:.1f} s an epoch on two cores (PyG's APPNP {theirs:.1f} s)" in readme
+    assert f"10⁸ edges {gpu['asgnn']['seconds_per_epoch']:.2f} s on one NVIDIA H200" in readme
+    assert f"{gpu['asgnn']['epochs']} epochs took {gpu['asgnn']['seconds_of_all']:.0f} s" in page
 
 
 def test_tables_of_mini_batches_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
