@@ -15,6 +15,8 @@ from asgnn.graphs.features import Features
 from asgnn.graphs.induced import induced
 from tests.awkward import AWKWARD
 
+F64 = torch.float64
+
 
 def dense(adj: Adjacency, values: Tensor) -> Tensor:
     return torch.zeros(adj.num_nodes, adj.num_nodes, *values.shape[1:]).index_put((adj.row, adj.col), values)
@@ -58,18 +60,18 @@ def test_a_subgraph_holds_exactly_the_edges_among_its_nodes(name: str, columns: 
 @pytest.mark.parametrize("share", [0.02, 1.0], ids=["sparse", "dense"])
 def test_rows_of_features(share: float) -> None:
     rng = torch.Generator().manual_seed(0)
-    x = torch.randn(33, 50, generator=rng) * (torch.rand(33, 50, generator=rng) < share)
+    x = torch.randn(33, 50, generator=rng, dtype=F64) * (torch.rand(33, 50, generator=rng) < share)
     features = Features.of(x)
     assert (features.by_row is None) == (share == 1)
-    weight = torch.randn(2, 50, 4, generator=rng, requires_grad=True)
+    weight = torch.randn(2, 50, 4, generator=rng, dtype=F64, requires_grad=True)
     for nodes in subsets(33)[1:]:
         ours, fresh = features.rows(nodes), x[nodes]
         assert (ours.num_nodes, ours.num_features) == (nodes.numel(), 50)
         assert torch.equal(ours.to_dense(), fresh)
         keep = torch.rand(2, *ours.size_of_mask, generator=rng) < 0.5
-        scale = torch.tensor([1.0, 3.0])
+        scale = torch.tensor([1.0, 3.0], dtype=F64)
         out = ours.linear(weight, keep, scale)
-        kept = keep.float() if ours.by_row is None else torch.stack([_spread(ours, one) for one in keep])
+        kept = keep.to(F64) if ours.by_row is None else torch.stack([_spread(ours, one) for one in keep])
         torch.testing.assert_close(out, (fresh * kept * scale.view(-1, 1, 1)) @ weight)
         (ours_grad,) = torch.autograd.grad(out.square().sum(), weight)
         (grad,) = torch.autograd.grad(((fresh * kept * scale.view(-1, 1, 1)) @ weight).square().sum(), weight)
@@ -80,7 +82,7 @@ def _spread(features: Features, keep: Tensor) -> Tensor:
     """The mask of the stored entries as a matrix."""
     rows = features.by_row
     assert rows is not None
-    return torch.sparse_csr_tensor(rows.crow, rows.col, keep.float(), rows.shape, check_invariants=True).to_dense()
+    return torch.sparse_csr_tensor(rows.crow, rows.col, keep.to(F64), rows.shape, check_invariants=True).to_dense()
 
 
 def test_memory_mapped_features_stay_on_disk(tmp_path: Path) -> None:
