@@ -24,6 +24,7 @@ from pages import fill
 from asgnn.errors import AsgnnError
 from asgnn.experiments.challenge import (
     CONTROLS,
+    NODES,
     SERIES,
     Job,
     Subject,
@@ -86,9 +87,10 @@ def record(asked: Sequence[Job], path: Path) -> None:
     """Write what the store has into the record; rows of other graphs, kinds and models stay."""
     with Store.open(path, create=False) as store:
         rows = record_rows(standing(store, asked))
-        made = [one.content["machine"] for job in asked for one in store.series_of(job.key, SERIES)]
+        kept = [one for job in asked for kind in (SERIES, NODES) for one in store.series_of(job.key, kind)]
+    machines = sorted({one.content["machine"] for one in kept})
     for row in rows:
-        row["machines"] = sorted(set(made))
+        row["machines"] = machines
     new = {(row["graph"], row["kind"], row["model"]) for row in rows}
     kept = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
     rows = [row for row in kept if (row["graph"], row["kind"], row["model"]) not in new] + rows

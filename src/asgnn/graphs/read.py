@@ -267,7 +267,8 @@ def _read_parquet(path: Path) -> Table:
 
     content = content_of(path)
     try:
-        frame = pd.read_parquet(io.BytesIO(content))
+        # a program that ends soon after threads of pyarrow were started may be aborted
+        frame = pd.read_parquet(io.BytesIO(content), engine="pyarrow", use_threads=False, pre_buffer=False)
     except ImportError as cause:
         raise ConfigError('Reading Parquet needs pyarrow: pip install "asgnn[parquet]".') from cause
     except Exception as cause:  # pyarrow raises many types; the cause is always the content
