@@ -87,8 +87,8 @@ def record(asked: Sequence[Job], path: Path) -> None:
     """Write what the store has into the record; rows of other graphs, kinds and models stay."""
     with Store.open(path, create=False) as store:
         rows = record_rows(standing(store, asked))
-        kept = [one for job in asked for kind in (SERIES, NODES) for one in store.series_of(job.key, kind)]
-    machines = sorted({one.content["machine"] for one in kept})
+        series = [one for job in asked for kind in (SERIES, NODES) for one in store.series_of(job.key, kind)]
+    machines = sorted({one.content["machine"] for one in series})
     for row in rows:
         row["machines"] = machines
     new = {(row["graph"], row["kind"], row["model"]) for row in rows}

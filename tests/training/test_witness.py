@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError, FeaturesWarning
@@ -174,6 +175,32 @@ def test_what_it_says_is_added_in_evaluation_mode() -> None:
     torch.testing.assert_close(model(data.x, data.edge_index), alone.log_softmax(1) + 0.5 * p.log())
     model.train()
     torch.testing.assert_close(model.joined(alone, features, adj), alone)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.1])
+def test_safe_nodes_keep_the_answer_of_the_witness(tolerance: float) -> None:
+    """Whatever the model says of them, on whatever graph; the others can be changed, so the bound is exact."""
+    data = graph()
+    features, adj = Features.of(data.x), Adjacency.of(data.edge_index, NODES)
+    p = speaking(voice=1.0).testimony.probabilities(features, adj)
+    lead = (p.log().topk(2).values @ torch.tensor([1.0, -1.0], dtype=p.dtype)).sort().values
+    model = speaking(voice=1.0, bound=float(lead[NODES // 2 - 1 : NODES // 2 + 1].mean()), tolerance=tolerance)
+    witness = model.witness
+    safe, wants = witness.safe(p), p.argmax(1)
+    assert 0 < int(safe.sum()) < NODES
+    worst = 50 * F.one_hot(p.topk(2).indices[:, 1], CLASSES).double()  # all for the second best class
+    changed = model.joined(worst, features, adj).argmax(1) != wants
+    assert torch.equal(changed, ~safe) if not tolerance else not changed[safe].any()
+    for seed in range(5):
+        wild = 20 * torch.randn(NODES, CLASSES, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        growth = None if not tolerance else torch.rand((), dtype=torch.float64)
+        assert torch.equal(witness.joined(wild, p, growth).argmax(1)[safe], wants[safe])
+    assert not Witness(voice=1.0).safe(p).any()
+
+
+def test_a_bound_needs_a_voice() -> None:
+    with pytest.raises(ConfigError, match="needs a witness that speaks; set its voice above 0"):
+        Witness(bound=1.0)
 
 
 def test_trust_is_lost_where_the_disagreement_grows() -> None:

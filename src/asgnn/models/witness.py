@@ -10,11 +10,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.edge_ops import sddmm
 from asgnn.graphs.features import Features
 from asgnn.graphs.per_graph import once_per_graph
-from asgnn.graphs.relaxed import gate, relaxed
+from asgnn.graphs.relaxed import clip, gate, relaxed
 from asgnn.settings import check_count, check_number
 
 # Keeps the derivative of the square root finite where two nodes have no class in common.
@@ -44,6 +45,10 @@ class Witness:
     implausible edges makes it fall again. It is a sum over the whole graph, so it does not see an attack on a few
     nodes; and false edges in the training graph are part of what is expected.
 
+    What the edges say can be bounded, too: with a bound c, :math:`\max(\log \mathrm{softmax}(H), -c)` takes the place
+    of :math:`\log \mathrm{softmax}(H)`. So the edges cannot lower a class by more than c against another one, and a
+    node of whose class the witness is sure enough is safe from any number of flips; see :meth:`safe`.
+
     If the features cannot judge pairs of nodes, the witness stands aside with a
     :class:`~asgnn.errors.FeaturesWarning`.
 
@@ -55,6 +60,7 @@ class Witness:
         voice: α, the weight of the witness's log-probabilities beside the model's.
         tolerance: the growth of the disagreement at which the edges have lost half of their trust; 0 means that they
             never lose it.
+        bound: c, the most that the edges can say against a class; 0 means that they are not bounded. Needs a voice.
 
     Its training takes about as long as that of ``models`` further models on a graph of N k edges.
     """
@@ -65,6 +71,7 @@ class Witness:
     seed: int = 0
     voice: float = 0.0
     tolerance: float = 0.0
+    bound: float = 0.0
 
     def __post_init__(self) -> None:
         check_number("floor", self.floor, 0, 1)
@@ -73,6 +80,9 @@ class Witness:
         check_count("seed", self.seed, 0, 2**31 - 1)
         check_number("voice", self.voice, 0, math.inf, "[)")
         check_number("tolerance", self.tolerance, 0, math.inf, "[)")
+        check_number("bound", self.bound, 0, math.inf, "[)")
+        if self.bound and not self.voice:
+            raise ConfigError("A bound on what the edges say needs a witness that speaks; set its voice above 0.")
 
     @property
     def active(self) -> bool:
@@ -92,11 +102,23 @@ class Witness:
             growth: of the :func:`disagreement`, relative to the training graph; ``None`` leaves the trust as it is.
         """
         said = p.clamp(min=LEAST).log()
-        together = out.log_softmax(-1) + self.voice * said
+        by_edges = out.log_softmax(-1)
+        if self.bound:
+            by_edges = clip(by_edges, low=-self.bound)
+        together = by_edges + self.voice * said
         if growth is None:
             return together
         theta = gate(1 - growth / self.tolerance, SHARPNESS)
         return theta * together + (1 - theta) * (1 + self.voice) * said
+
+    def safe(self, p: Tensor) -> Tensor:
+        """(N,) bool: the nodes whose answer is the witness's, whatever edges are flipped, before or after training.
+
+        For the witness's class a and any other b the edges add at least −c to the lead of α (log p_a − log p_b), and
+        lost trust in the edges only makes it larger. None without a bound.
+        """
+        first, second = p.clamp(min=LEAST).log().topk(2, dim=-1).values.unbind(-1)
+        return (self.voice * (first - second) > self.bound) & (self.bound > 0)
 
 
 class Testimony:
