@@ -472,13 +472,18 @@ def test_figures_of_a_large_graph_are_those_of_the_record() -> None:
     assert f"The audit page has {record['megabytes of the page']:.0f} MB" in text
 
 
+def check_tables(tables: dict[str, list[str]], page: str) -> None:
+    """Every table stands on the page, after its name, as the script makes it."""
+    for name, lines in tables.items():
+        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+
+
 def test_tables_of_the_gradients_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     monkeypatch.chdir(ROOT)
     script = importlib.import_module("gradient_table")
     page = (ROOT / "docs" / "attacks.md").read_text()
-    for name, lines in script.tables().items():
-        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+    check_tables(script.tables(), page)
     for record in (script.RECORD, script.GPU_RECORD):
         errors = json.loads(record.read_text())["errors"]
         assert all(max(row["edge_weight"], row["x"]) < script.BOUND for row in errors)
@@ -490,8 +495,7 @@ def test_tables_of_the_attacks_are_those_of_the_records(monkeypatch: pytest.Monk
     page = (ROOT / "docs" / "attacks.md").read_text()
     tables = script.tables()
     assert set(tables) == {"metattack", "nettack", "others", "starts", "bench"}
-    for name, lines in tables.items():
-        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+    check_tables(tables, page)
     record = json.loads((ROOT / "docs" / "records" / "attacks.json").read_text())
     assert f"`{record['command']}`" in page
     assert record["machine"] in page
@@ -510,8 +514,7 @@ def test_tables_of_the_certificates_are_those_of_the_record(monkeypatch: pytest.
     monkeypatch.syspath_prepend(ROOT / "scripts")
     script = importlib.import_module("certificates")
     page = (ROOT / "docs" / "certify.md").read_text()
-    for name, lines in script.tables().items():
-        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+    check_tables(script.tables(), page)
     record = json.loads(script.RECORD.read_text())
     at = {radius: i for i, radius in enumerate(script.RADII)}
     for name, published in script.PUBLISHED.items():
@@ -524,8 +527,7 @@ def test_table_of_the_speed_is_that_of_the_record(monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(ROOT / "scripts")
     script = importlib.import_module("speed_table")
     page = script.PAGE.read_text()
-    for name, lines in script.tables().items():
-        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+    check_tables(script.tables(), page)
     assert all(case["ok"] for case in json.loads(script.RECORD.read_text())["cases"])
     rows = json.loads(script.DISTRIBUTED.read_text())["rows"]
     assert {row["graph"] for row in rows} == {"cora", "planted"}
@@ -543,8 +545,7 @@ def test_tables_of_mini_batches_are_those_of_the_record(monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(ROOT / "scripts")
     script = importlib.import_module("mini_batch_table")
     page = script.PAGE.read_text()
-    for name, lines in script.tables().items():
-        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+    check_tables(script.tables(), page)
 
 
 def test_tables_of_the_challenges_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -552,8 +553,7 @@ def test_tables_of_the_challenges_are_those_of_the_record(monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(ROOT / "scripts")
     script = importlib.import_module("challenge_table")
     page, readme = (ROOT / "docs" / "challenge.md").read_text(), (ROOT / "README.md").read_text()
-    for name, lines in script.tables().items():
-        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+    check_tables(script.tables(), page)
     rows = json.loads(script.RECORD.read_text())["rows"]
     evasion = [row for row in rows if (row["graph"], row["kind"]) == ("cora", "evasion")]
     left = {(row["model"], row["budget"]): row["accuracy"] for row in evasion}
@@ -586,8 +586,7 @@ def test_tables_of_the_defences_are_those_of_the_record(monkeypatch: pytest.Monk
     tables = importlib.import_module("defence_table").tables()
     page = (ROOT / "docs" / "defences.md").read_text()
     assert set(tables) == {"published", "all", "speed"}
-    for name, lines in tables.items():
-        assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in page
+    check_tables(tables, page)
     cells = json.loads((ROOT / "docs" / "records" / "defences.json").read_text())["cells"]
     assert all(cell["machine"] and cell["trials"] == 10 for cell in cells)
     bench = json.loads((ROOT / "docs" / "records" / "bench-defences.json").read_text())
@@ -637,8 +636,7 @@ def test_tables_of_the_pages_are_those_of_the_store(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(ROOT / "scripts")
     tables = importlib.import_module("paper_tables").tables()
     for page, made in tables.items():
-        for name, lines in made.items():
-            assert "\n".join([f"<!-- {name} -->", "", *lines, ""]) in (ROOT / page).read_text()
+        check_tables(made, (ROOT / page).read_text())
 
 
 def test_the_report_is_that_of_the_store(tmp_path: Path) -> None:

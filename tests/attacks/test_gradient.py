@@ -151,11 +151,11 @@ def test_rounding_returns_the_best_sample_and_meets_the_budget() -> None:
     problem = block_problem()
     pairs = from_keys(draw_block(problem, 200, generator()), 90)
     values = torch.linspace(0.3, 0, pairs.size(1))
-    few = best_rounding(problem, pairs, values, BUDGET, 1, generator(), allow_isolated=False)
-    many = best_rounding(problem, pairs, values, BUDGET, 30, generator(), allow_isolated=False)
+    few, _ = best_rounding(problem, pairs, values, BUDGET, 1, generator(), allow_isolated=False)
+    many, _ = best_rounding(problem, pairs, values, BUDGET, 30, generator(), allow_isolated=False)
     assert few.size(1) == many.size(1) == BUDGET
     assert problem.value_after(many) > problem.value_after(few)
-    certain = best_rounding(problem, pairs, (values > 0.25).float(), BUDGET, 5, generator(), allow_isolated=True)
+    certain, _ = best_rounding(problem, pairs, (values > 0.25).float(), BUDGET, 5, generator(), allow_isolated=True)
     assert torch.equal(certain, pairs[:, :BUDGET])
 
 

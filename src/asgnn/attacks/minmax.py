@@ -98,7 +98,7 @@ def minmax(
         if progress is not None:
             progress(step + 1, steps)
     flips.problem = problem = problem.with_victim(trainer.model)
-    chosen = best_rounding(problem, *flips.ranked(budget), budget, samples, rng, allow_isolated=allow_isolated)
+    chosen, _ = best_rounding(problem, *flips.ranked(budget), budget, samples, rng, allow_isolated=allow_isolated)
     return finish(data, chosen, budget, allow_isolated=allow_isolated, meta=meta)
 
 

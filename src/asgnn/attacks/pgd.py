@@ -115,7 +115,7 @@ def pgd(
                 checkpoint.save(problem.state() | runs.state() | flips.state(step + 1, rng))
             if progress is not None:
                 progress(restart * steps + step + 1, restarts * steps)
-        chosen = best_rounding(problem, *flips.ranked(budget), budget, samples, rng, allow_isolated=allow_isolated)
+        chosen, _ = best_rounding(problem, *flips.ranked(budget), budget, samples, rng, allow_isolated=allow_isolated)
         runs.add(repaired(problem, chosen, repair, REPAIR_BLOCK, rng, allow_isolated=allow_isolated))
     return finish(data, runs.best, budget, allow_isolated=allow_isolated, meta=meta)
 

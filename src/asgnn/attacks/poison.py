@@ -81,20 +81,7 @@ def meta_pgd(
     """
     check_schedule(steps, base_lr, samples, "zero", repair, 1)
     unrolled, labelled, nodes = _unrolled(data, budget, train, known, nodes, model, training, device)
-    state = checkpoint.load() if checkpoint is not None else None
-    problem = make_problem(
-        data,
-        budget,
-        labelled,
-        rng,
-        nodes=nodes,
-        surrogate=unrolled,
-        victim=_victim(retrain),
-        loss=loss,
-        device=device,
-        state=state,
-    )
-    check_block(block_size, budget, problem)
+    problem, state = _problem(data, budget, labelled, rng, nodes, unrolled, retrain, loss, block_size, checkpoint)
     meta = {"steps": steps, "block_size": block_size, "base_lr": base_lr, "loss": loss, "samples": samples}
     meta |= {"repair": repair}
     if budget == 0:
@@ -143,8 +130,7 @@ class _Ascent:
         """Draw sets with probabilities s, and keep the best one if it is better than the best so far."""
         s, order = self.s.sort(descending=True, stable=True)
         pairs = from_keys(self.keys[order], problem.num_nodes).cpu()
-        flips = best_rounding(problem, pairs, s.cpu(), budget, samples, rng, allow_isolated=allow_isolated)
-        value = problem.outcome(flips)
+        flips, value = best_rounding(problem, pairs, s.cpu(), budget, samples, rng, allow_isolated=allow_isolated)
         return replace(self, best=flips, value=value) if value > self.value else self
 
     def resampled(self, problem: Problem, size: int, rng: torch.Generator) -> _Ascent:
@@ -210,20 +196,7 @@ def meta_greedy(
     check_count("steps", steps)
     check_count("repair", repair, 0)
     unrolled, labelled, nodes = _unrolled(data, budget, train, known, nodes, model, training, device)
-    state = checkpoint.load() if checkpoint is not None else None
-    problem = make_problem(
-        data,
-        budget,
-        labelled,
-        rng,
-        nodes=nodes,
-        surrogate=unrolled,
-        victim=_victim(retrain),
-        loss=loss,
-        device=device,
-        state=state,
-    )
-    check_block(block_size, budget, problem)
+    problem, state = _problem(data, budget, labelled, rng, nodes, unrolled, retrain, loss, block_size, checkpoint)
     n, total, start = problem.num_nodes, min(steps, budget), 0
     made, kept = torch.empty(2, 0, dtype=torch.int64), torch.empty(0, dtype=torch.int64, device=problem.device)
     if state is not None:
@@ -276,6 +249,36 @@ def _unrolled(
         nodes = outside.nonzero().view(-1)
     place = torch.device(device or data.x.device)
     return Unrolled(model, train.to(place), labels_of(data).to(place), training), labelled, nodes
+
+
+def _problem(
+    data: Data,
+    budget: int,
+    labelled: Tensor,
+    rng: torch.Generator,
+    nodes: Tensor,
+    unrolled: Unrolled,
+    retrain: Retrain | None,
+    loss: Loss,
+    block_size: int,
+    checkpoint: Checkpoint | None,
+) -> tuple[Problem, State | None]:
+    """Return the problem of an attack on the training, checked, and the state of an interrupted run."""
+    state = checkpoint.load() if checkpoint is not None else None
+    problem = make_problem(
+        data,
+        budget,
+        labelled,
+        rng,
+        nodes=nodes,
+        surrogate=unrolled,
+        victim=_victim(retrain),
+        loss=loss,
+        device=unrolled.train.device,
+        state=state,
+    )
+    check_block(block_size, budget, problem)
+    return problem, state
 
 
 def _victim(retrain: Retrain | None) -> Victim | None:

@@ -121,7 +121,7 @@ def prbcd(
         order = gradient.argsort(descending=True, stable=True)
         order = order[block.s[order].argsort(descending=True, stable=True)]
         pairs = from_keys(block.keys[order], problem.num_nodes).cpu()
-        chosen = best_rounding(
+        chosen, _ = best_rounding(
             problem, pairs, block.s[order].cpu(), budget, samples, rng, allow_isolated=allow_isolated
         )  # Alg. 1, line 16
         runs.add(repaired(problem, chosen, repair, block_size, rng, allow_isolated=allow_isolated))

@@ -83,8 +83,8 @@ def best_rounding(
     rng: torch.Generator,
     *,
     allow_isolated: bool,
-) -> Tensor:
-    """Sample sets of ``budget`` pairs from ``pairs`` (2, P) and return the one with the best outcome.
+) -> tuple[Tensor, tuple[float, float]]:
+    """Sample sets of ``budget`` pairs from ``pairs`` (2, P) and return the one with the best outcome, and the outcome.
 
     Each pair is drawn with probability ``values`` (Xu et al. 2019, random sampling). Not in the paper: the first
     candidate is not sampled but consists of the pairs with the highest values; a sample above the budget loses its
@@ -111,4 +111,4 @@ def best_rounding(
         value = problem.outcome(flips)
         if value > best_value:
             best, best_value = flips, value
-    return best
+    return best, best_value

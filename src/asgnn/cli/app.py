@@ -91,16 +91,17 @@ def note(sentence: str) -> None:
     print(f"Note: {sentence}.", file=sys.stderr)
 
 
-def note_memory(model: str, settings: Mapping[str, Any], data: Data, device: str) -> None:
-    """Says what training on a large graph needs; nothing for other graphs."""
+def note_memory(model: str, settings: Mapping[str, Any], edges: int, load: Callable[[], Data], device: str) -> None:
+    """Says what training on a graph of ``edges`` undirected edges needs if it is large; others are not loaded."""
     import torch
 
     from asgnn.graphs import Split
     from asgnn.training import memory_plan, recipe
     from asgnn.training.memory import LARGE
 
-    if data.edge_index.size(1) < LARGE:
+    if 2 * edges < LARGE:
         return
+    data = load()
     nobody = torch.empty(0, dtype=torch.int64)
     trial = recipe(model, **settings).trial(data, Split(nobody, nobody, nobody), 0)
     note(str(memory_plan(trial.model, data, device=device)))

@@ -152,7 +152,8 @@ def train(
                 note(f"with --tune all trials have one split, {case.split}")
             search = _tune(case, model, dict(given), budget, store_path, find_device(device))
             given = as_settings(search.settings)
-        note_memory(model, dict(given), load_dataset(case.dataset), find_device(device))
+        about = find_dataset(case.dataset)
+        note_memory(model, dict(given), about.edges, lambda: load_dataset(about.name), find_device(device))
         with bar(f"{model} on {shown}") as progress:
             found = run_trials(case, model, given, trials, store=kept, device=find_device(device), progress=progress)
     note_diverged(found["diverged"], trials)

@@ -242,7 +242,7 @@ def fit(
     graph = files.read()
     if len(graph.classes) == 0:
         raise ConfigError("Say which column has the classes: add --label COLUMN.")
-    note_memory(model, given, graph.data, place)
+    note_memory(model, given, graph.num_edges, lambda: graph.data, place)
     with bar(f"{model} on {files.edges.name}") as progress:
         clf = RobustNodeClassifier(
             model,

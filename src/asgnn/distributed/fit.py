@@ -206,10 +206,6 @@ class _OwnNodes(_Nodes):
         self.index = position[self.place].unsqueeze(0)
         self.weight, self.y, self.size = whole.weight[:, self.place], whole.y[:, self.place], whole.size
 
-    def hits(self, logits: Tensor) -> Tensor:
-        """(1,) the number of own nodes that are classified rightly."""
-        return (logits.argmax(-1) == self.y).sum(-1)
-
 
 def _default_device(data: Data) -> torch.device:
     if dist.is_available() and dist.is_initialized() and dist.get_backend() == "nccl":

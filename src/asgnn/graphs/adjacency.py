@@ -13,7 +13,7 @@ from asgnn.errors import GraphError
 from asgnn.graphs.checks import check_edges, check_weights, checked_copy, mark_checked
 from asgnn.graphs.csr import segment_sum
 from asgnn.graphs.edge_ops import spmm
-from asgnn.graphs.keys import to_keys
+from asgnn.graphs.keys import index_dtype, to_keys
 
 Normalization = Literal["rw", "sym"]
 
@@ -204,11 +204,6 @@ def pattern_of(edge_index: Tensor | None, num_nodes: int) -> tuple[Adjacency, Te
         raise AssertionError("check_edges accepts what cannot be sorted into a symmetric pattern")
     _PATTERNS[edge_index] = (copy if copy is not None else mark_checked(edge_index, num_nodes), *made)
     return made
-
-
-def index_dtype(largest: int) -> torch.dtype:
-    """Returns the shorter dtype of indices that can hold ``largest``."""
-    return torch.int32 if largest < 2**31 else torch.int64
 
 
 def _sorted(edge_index: Tensor | None, num_nodes: int) -> tuple[Adjacency, Tensor] | None:

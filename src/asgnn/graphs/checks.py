@@ -16,7 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from torch_geometric.data import Data
 
 from asgnn.errors import GraphError
-from asgnn.graphs.keys import MAX_NODES, sort_keys, to_keys
+from asgnn.graphs.keys import MAX_NODES, index_dtype, sort_keys, to_keys
 
 if TYPE_CHECKING:
     from asgnn.graphs.splits import Split
@@ -272,7 +272,7 @@ def mark_checked(edge_index: Tensor, num_nodes: int) -> Tensor:
 
     The copy is int32 if that holds all nodes, because it takes half the memory.
     """
-    copy = edge_index.detach().to(torch.int32 if num_nodes < 2**31 else torch.int64, copy=True)
+    copy = edge_index.detach().to(index_dtype(num_nodes), copy=True)
     _CHECKED[edge_index] = (copy, num_nodes)
     return copy
 

@@ -9,6 +9,11 @@ from torch import Tensor
 MAX_NODES = 3_037_000_499  # the largest N for which N·N - 1 is an int64
 
 
+def index_dtype(largest: int) -> torch.dtype:
+    """Returns the shorter dtype of indices that can hold ``largest``."""
+    return torch.int32 if largest < 2**31 else torch.int64
+
+
 def to_keys(edge_index: Tensor, num_nodes: int) -> Tensor:
     return edge_index[0] * num_nodes + edge_index[1]
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from asgnn.models.layers import MLPBlock
 
 ROWS = 2**16  # of the MLP at a time, where that saves memory
-WIDTH = 8  # of the vectors of the CPU kernels
 
 
 @dataclass(frozen=True)
@@ -78,12 +77,13 @@ def of_mlp(block: MLPBlock, sizes: Sizes, rows: int | None) -> Needed:
 
 def of_asmp(scheme: Scheme, layers: int, channels: int, sizes: Sizes, recompute: bool) -> Needed | None:
     """The memory of ASMP with the kernels of the backends "cpu" and "gpu"; ``None`` if there are none."""
-    if not sizes.gpu and on_cpu("asmp") is None:
+    kernels = None if sizes.gpu else on_cpu("asmp")
+    if not sizes.gpu and kernels is None:
         return None
     frozen = scheme.structure == "frozen"
     if not of_q(scheme) and (not frozen or sizes.gpu):
         return None
-    width = channels if sizes.gpu else -(-channels // WIDTH) * WIDTH
+    width = channels if kernels is None else -(-channels // kernels.WIDTH) * kernels.WIDTH
     n, e, row = sizes.nodes * sizes.bytes, sizes.entries * sizes.bytes, sizes.nodes * width * sizes.bytes
     steps = half_steps(scheme, layers, False)
     count = sum(step.kind == "H" for step in steps)

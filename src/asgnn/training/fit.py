@@ -532,8 +532,11 @@ class _Nodes:
 
     def accuracy(self, logits: Tensor) -> Tensor:
         """(T,) hits / size, from a count of hits, so that equal counts give exactly equal accuracies."""
-        hits = (logits.argmax(-1) == self.y) & (self.weight > 0)
-        return hits.sum(-1).to(self.weight.dtype) / self.size
+        return self.hits(logits).to(self.weight.dtype) / self.size
+
+    def hits(self, logits: Tensor) -> Tensor:
+        """(T,) the number of nodes that are classified rightly."""
+        return ((logits.argmax(-1) == self.y) & (self.weight > 0)).sum(-1)
 
     def check_two_classes(self) -> None:
         """Raise unless every trial has nodes of class 0 and of class 1, and of no other."""

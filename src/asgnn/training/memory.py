@@ -12,9 +12,10 @@ from torch import nn
 from torch_geometric.data import Data
 
 from asgnn.errors import ConfigError
-from asgnn.graphs.adjacency import Adjacency, index_dtype
+from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.checks import check_floats, check_pairs, nodes_of
 from asgnn.graphs.features import Features, is_sparse
+from asgnn.graphs.keys import index_dtype
 from asgnn.models.base import NodeClassifier
 from asgnn.models.foreign import as_model
 from asgnn.models.memory import Saving, Sizes
