@@ -5,7 +5,7 @@
 Every variant is trained on the clean graph. Then all nodes but the training nodes are attacked at test time, where the
 labels of test nodes are the model's own predictions, and the worst accuracy on the validation nodes counts. The best
 mean over graphs, splits and budgets wins, among the variants that lose at most one point on the clean validation nodes
-against the default settings.
+against the default settings. The recipe changes only for a gain of more than one validation node, 0.5 points.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import argparse
 import copy
 import json
 import multiprocessing
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,36 +33,54 @@ from asgnn.training import accuracy, fit_many, predict, recipe
 GRAPHS = ("cora", "citeseer")
 BUDGETS = (0.05, 0.1, 0.2)
 ATTACKS = ("prbcd-relaxed", "prbcd-twin", "unnoticed-most")
-DEFAULT, LOSS = "default", 1.0
-WITNESS = {"witness_floor": 0.1}
-PRIOR = {"prior_neighbors": 20, "prior_weight": 0.1}
-TRUST = {"witness_tolerance": 0.1}
-VARIANTS: Mapping[str, dict[str, Any]] = {
-    DEFAULT: {},
-    "witness": WITNESS,
-    "witness, prior": WITNESS | PRIOR,
-    "witness, prior of weight 0.3": WITNESS | {"prior_neighbors": 10, "prior_weight": 0.3},
-    "witness, prior, voice 0.3": WITNESS | PRIOR | {"witness_voice": 0.3},
-    "witness, prior, trust": WITNESS | PRIOR | TRUST,
-    "witness, voice 0.3, trust": WITNESS | TRUST | {"witness_voice": 0.3},
-    "witness, prior, voice 0.3, trust": WITNESS | PRIOR | TRUST | {"witness_voice": 0.3},
-    "witness, prior, voice 0.6, trust": WITNESS | PRIOR | TRUST | {"witness_voice": 0.6},
-    "witness, prior, voice 0.3, less trust": WITNESS | PRIOR | {"witness_voice": 0.3, "witness_tolerance": 0.06},
-    "witness, prior, voice 0.3, more trust": WITNESS | PRIOR | {"witness_voice": 0.3, "witness_tolerance": 0.15},
-    "witness, prior of weight 0.3, voice 0.3, trust": WITNESS
-    | TRUST
-    | {"prior_neighbors": 10, "prior_weight": 0.3, "witness_voice": 0.3},
+DEFAULT, LOSS = "asgnn", 1.0
+PRESENT, GAIN = "asgnn, floor 0.1, voice 0.3, tolerance 0.15, prior", 0.5
+WITNESS: dict[str, Any] = {"witness_floor": 0.1}
+PRIOR: dict[str, Any] = {"prior_neighbors": 20, "prior_weight": 0.1}
+
+
+def variant(base: str, **settings: Any) -> tuple[str, str, dict[str, Any]]:
+    """The name of a variant, its recipe and what differs from it."""
+    words = [f"{name.removeprefix('witness_')} {value:g}" for name, value in settings.items() if name.startswith("w")]
+    words += ["prior"] * ("prior_weight" in settings)
+    words += [f"{name} {settings[name]}" for name in ("penalty", "gamma") if name in settings]
+    return ", ".join([base, *words]), base, settings
+
+
+def _grid(
+    base: str, voices: Sequence[float], tolerances: Sequence[float], **settings: Any
+) -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        variant(base, **WITNESS, witness_voice=voice, witness_tolerance=tolerance, **settings)
+        for voice in voices
+        for tolerance in tolerances
+    ]
+
+
+VARIANTS = {
+    name: (base, settings)
+    for name, base, settings in (
+        variant("asgnn"),
+        variant("rung"),
+        *_grid("asgnn", (0.3, 0.5, 0.8), (0.15, 0.2, 0.3), **PRIOR),
+        *_grid("asgnn", (0.3, 0.5), (0.15, 0.2), penalty="mcp", **PRIOR),
+        *_grid("rung", (0.3, 0.5, 0.8), (0.15, 0.2, 0.3)),
+        *_grid("rung", (0.3, 0.5, 0.8), (0.15, 0.2), **PRIOR),
+        *_grid("rung", (0.5,), (0.2,), gamma=3.0),
+        *_grid("rung", (0.5, 1.0), (0.2,), witness_bound=3.0),
+    )
 }
 
 
 def measure(job: tuple[str, int, str, str]) -> dict[str, Any]:
     """Clean accuracy and envelope on the validation nodes of one variant on one split."""
-    graph, trial, variant, device = job
+    graph, trial, name, device = job
+    base, settings = VARIANTS[name]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     data = load_dataset(graph)
     split = stratified_split(data, trial)
-    model = fit_many([recipe("asgnn", **VARIANTS[variant]).trial(data, split, trial)], data, device=device)[0].model
+    model = fit_many([recipe(base, **settings).trial(data, split, trial)], data, device=device)[0].model
     seen = copy.copy(data)
     seen.y = data.y.clone()
     seen.y[split.test] = predict(model, data)[split.test].to(seen.y)
@@ -70,12 +89,20 @@ def measure(job: tuple[str, int, str, str]) -> dict[str, Any]:
     through = probe(model, seen, attacked, torch.Generator().manual_seed(0), device=device).through
     envelope, worst = [], clean
     for budget in BUDGETS:
-        for attempt in planned(variant, [budget], {name: EVASION[name] for name in ATTACKS}, through):
+        for attempt in planned(name, [budget], {name: EVASION[name] for name in ATTACKS}, through):
             way = EVASION[attempt.attack]
             for made in make_flips(attempt, way, Target(model), seen, attacked, [budget], device=device):
                 worst = min(worst, 100 * accuracy(model, made.flips.apply(data), split.val))
         envelope.append(worst)
-    return {"graph": graph, "trial": trial, "variant": variant, "clean": clean, "attacked": envelope}
+    return {"graph": graph, "trial": trial, "variant": name, "clean": clean, "attacked": envelope}
+
+
+def choice(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The best variant, or the present one if that is hardly worse."""
+    of = {row["variant"]: row for row in rows}
+    allowed = [row for row in rows if row["clean"] >= of[DEFAULT]["clean"] - LOSS]
+    best: str = max(allowed, key=lambda row: row["mean"])["variant"]
+    return best if of[best]["mean"] > of[PRESENT]["mean"] + GAIN else PRESENT
 
 
 def main() -> None:
@@ -93,22 +120,23 @@ def main() -> None:
         for trial in range(chosen.splits)
     ]
     with multiprocessing.get_context("spawn").Pool(chosen.workers) as pool:
-        found = pool.map(measure, jobs, chunksize=1)
+        found = []
+        for one in pool.imap_unordered(measure, jobs, chunksize=1):
+            print(len(found) + 1, "of", len(jobs), *one.values(), file=sys.stderr, flush=True)
+            found.append(one)
     rows: list[dict[str, Any]] = []
-    for variant, settings in VARIANTS.items():
+    for variant, (base, settings) in VARIANTS.items():
         mine = [one for one in found if one["variant"] == variant]
         attacked = [fmean(one["attacked"][i] for one in mine) for i in range(len(BUDGETS))]
-        row: dict[str, Any] = {"variant": variant, "settings": settings}
+        row: dict[str, Any] = {"variant": variant, "recipe": base, "settings": settings}
         row["clean"] = round(fmean(one["clean"] for one in mine), 2)
         row |= {"attacked": [round(value, 2) for value in attacked], "mean": round(fmean(attacked), 2)}
         rows.append(row)
         print(f"{variant:50} {row['clean']:6.1f}", *(f"{value:6.1f}" for value in attacked))
-    least = next(row["clean"] for row in rows if row["variant"] == DEFAULT) - LOSS
-    best = max((row for row in rows if row["clean"] >= least), key=lambda row: row["mean"])
     record = {**origin("python scripts/choose_robust.py", chosen.device), "budgets": BUDGETS, "splits": chosen.splits}
-    record |= {"graphs": chosen.graphs.split(","), "chosen": best["variant"], "rows": rows}
+    record |= {"graphs": chosen.graphs.split(","), "chosen": choice(rows), "rows": rows}
     chosen.output.write_text(json.dumps(record, indent=1) + "\n")
-    print("chosen:", best["variant"])
+    print("chosen:", record["chosen"])
 
 
 if __name__ == "__main__":

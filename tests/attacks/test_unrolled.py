@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,14 +19,17 @@ from asgnn.asmp import ASMPParams, Scheme
 from asgnn.attacks.inner import InnerTraining
 from asgnn.attacks.meta_gradient import MetaGradient
 from asgnn.attacks.poison import meta_greedy, meta_pgd
-from asgnn.attacks.unrolled import Unrolled, UnrolledTraining
+from asgnn.attacks.unrolled import Derivative, Unrolled, UnrolledTraining
 from asgnn.errors import ConfigError
 from asgnn.graphs import undirected
+from asgnn.graphs.features import Features
 from asgnn.models import APPNP, ASGNN, GAT, GCN, RUNG, SGC, ElasticGNN, GCNJaccard, GNNGuard, SoftMedianGCN
+from asgnn.models import witness as witnesses
 from asgnn.models.base import stack
 from tests.attacks.test_contract import generator
 
 CLASSES = 3
+DERIVATIVES: tuple[Derivative, ...] = ("exact", "difference")
 
 
 def tiny(n: int = 12, dtype: torch.dtype = torch.float64) -> tuple[Data, Tensor]:
@@ -120,9 +124,9 @@ def test_reverse_pass_equals_autograd_through_all_steps() -> None:
     victim = Unrolled(model, train, data.y, training)
     weight = relaxed(data).requires_grad_()
     start = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
-    rates = dict(zip(start, victim.rates, strict=True))
-    decays = dict(zip(start, victim.decays, strict=True))
-    assert sorted(set(rates.values())) == [training.scalar_lr, training.lr]
+    rates = dict(zip(start, victim.parts(victim.rates), strict=True))
+    decays = dict(zip(start, victim.parts(victim.decays), strict=True))
+    assert sorted(set(victim.rates.tolist())) == [training.scalar_lr, training.lr]
     values, velocity = start, {name: torch.zeros_like(p) for name, p in start.items()}
     for _ in range(training.steps):
         logits = functional_call(model, values, (data.x, data.edge_index, weight))
@@ -171,17 +175,50 @@ def test_equals_metattack_for_its_linear_surrogate() -> None:
 @pytest.mark.parametrize("name", ["gcn", "asgnn", "rung", "gnnguard"])
 def test_difference_approximates_the_exact_derivative(name: str) -> None:
     data, train = tiny()
+    training = UnrolledTraining(steps=4)
     exact, difference = (
         meta_gradient(
-            Unrolled(fresh(MODELS[name]), train, data.y, UnrolledTraining(steps=4, derivative=derivative)),  # type: ignore[arg-type]
-            data,
-            relaxed(data),
+            Unrolled(fresh(MODELS[name]), train, data.y, replace(training, derivative=derivative)), data, relaxed(data)
         )
-        for derivative in ("exact", "difference")
+        for derivative in DERIVATIVES
     )
     # Only the sum of both directions is defined for symmetric weights; backends divide it differently.
     exact, difference = (summed(gradient, data) for gradient in (exact, difference))
-    torch.testing.assert_close(difference, exact, rtol=0, atol=1e-3 * float(exact.abs().max()))
+    torch.testing.assert_close(difference, exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
+
+
+def test_difference_is_taken_in_double_precision() -> None:
+    data, train = tiny()
+    data.x, weight = data.x.float(), relaxed(data).float()
+    model, training = fresh(MODELS["asgnn"], dtype=torch.float32), UnrolledTraining(steps=4, derivative="difference")
+    single = meta_gradient(Unrolled(model, train, data.y, training), data, weight)
+    data.x = data.x.double()
+    double = meta_gradient(Unrolled(model, train, data.y, training), data, weight.double())
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), double, rtol=1e-6, atol=1e-6 * float(double.abs().max()))
+
+
+class Says(nn.Module):
+    """A witness whose log-probabilities come from the first features."""
+
+    def forward(self, features: Features, adj: object) -> Tensor:
+        return features.to_dense()[:, :CLASSES].log_softmax(1)
+
+
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+def test_a_witness_speaks_after_the_training_only(derivative: Derivative) -> None:
+    data, train = tiny()
+    witness = witnesses.Witness(floor=0.2, voice=0.7)
+    logits = []
+    for one in (witness, witness.silent()):
+        model = ASGNN(4, 5, CLASSES, num_layers=3, witness=one).double()
+        model.reset_parameters(generator())
+        model.testimony = witnesses.Testimony(Says())
+        victim = Unrolled(model, train, data.y, UnrolledTraining(steps=3, derivative=derivative))
+        logits.append(victim(data.x, data.edge_index, relaxed(data)))
+    heard, trained = logits
+    p = data.x[:, :CLASSES].softmax(1)
+    torch.testing.assert_close(heard, witness.joined(trained, p, None))
 
 
 class Once(torch.autograd.Function):
@@ -281,7 +318,7 @@ def test_redrawn_weights_depend_on_the_edges_alone(name: str) -> None:
     short = Unrolled(fresh(MODELS[name]), train, data.y, UnrolledTraining(steps=5, least=2))
     lengths = {short._drawn(data.edge_index, symmetric(data, seed)).steps for seed in range(40)}
     assert lengths == {2, 3, 4, 5}
-    assert any(not torch.equal(a, b) for a, b in zip(*(run.start for run in runs), strict=True))
+    assert not torch.equal(*(run.start for run in runs))
     with torch.no_grad():  # without gradient, the initial weights are those of the model
         assert torch.equal(*(one(data.x, data.edge_index, first) for one in (victim, fixed)))
 

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,6 +23,8 @@ from torch.nn import functional as F
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
+from asgnn.graphs.relaxed import Relaxation, relaxed
+from asgnn.models import NodeClassifier
 from asgnn.settings import check_choice, check_count, check_number
 
 Optimizer = Literal["sgd", "adam"]
@@ -33,6 +36,9 @@ _Logits = Callable[[list[Tensor], Tensor], Tensor]
 """(weights, edge weights) → logits, or a loss"""
 
 BETA1, BETA2 = 0.9, 0.999
+# The step of a difference, relative to the weights. For smooth losses 1e-5 would be best, but a ReLU or a clip that
+# changes its side within the step adds an error of about 1 / step, so it must hardly ever happen.
+NEAR = 1e-9
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,10 @@ class UnrolledTraining:
         least: the least number of drawn steps. A victim keeps the weights of its best validation epoch, which under
             attack is an early one.
         derivative: "exact" differentiates the gradient of each step a second time; "difference" takes the central
-            difference of two gradients instead, for models that can be differentiated only once.
+            difference of two gradients instead, in double precision, for models that can be differentiated only once.
+            It is equal up to some 1e-6, and faster for models with kernels of their own, such as ASGNN.
+        relaxation: how the derivatives pass through clips and thresholds; the training itself keeps them. By default
+            they are exact.
     """
 
     steps: int = 50
@@ -71,6 +80,7 @@ class UnrolledTraining:
     redraw: bool = True
     least: int = 10
     derivative: Derivative = "exact"
+    relaxation: Relaxation | None = None
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps, 0)
@@ -89,8 +99,8 @@ class Unrolled:
     The result depends on the edges alone: a call trains from the initial weights of ``model`` with the same dropout
     masks, or from those that belong to these edges (``UnrolledTraining.redraw``). Apart from its dropout layers, the
     model is in evaluation mode, where RUNG and GNNGuard differentiate fully. What a model learned before the training,
-    such as a witness, is fixed. The reverse pass recomputes one step at a time, so memory is O(steps · weights) and the
-    activations of one step.
+    such as a witness, is fixed; a witness that speaks does so after the training only. The reverse pass recomputes one
+    step at a time, so memory is O(steps · weights) and the activations of one step.
 
     Args:
         model: the untrained model, of this library or any module that maps ``(x, edge_index, edge_weight)`` to (N, C).
@@ -114,6 +124,9 @@ class Unrolled:
             raise ConfigError(f"model must be an untrained torch.nn.Module; it is a {type(model).__name__}.")
         self.training = training or UnrolledTraining()
         self.model = copy.deepcopy(model).to(train.device).eval()
+        if self.training.derivative == "difference":
+            self.model = _in_double(self.model)
+        self.learner = _silent(self.model)
         self.train, self.y = train, labels[train].to(train.device)
         self.last_class = int(self.y.max())
         self.start = {name: p.detach().clone() for name, p in self.model.named_parameters() if p.requires_grad}
@@ -128,15 +141,29 @@ class Unrolled:
         ids = {id(scalar) for scalar in scalars}
         is_scalar = [id(p) in ids for p in self.model.parameters() if p.requires_grad]
         given = self.training
-        self.rates = [given.scalar_lr if scalar else given.lr for scalar in is_scalar]
-        self.decays = [0.0 if scalar else given.weight_decay for scalar in is_scalar]
+        # All weights are one vector in the optimiser: small operations cost more than what they compute.
+        self.shapes = [value.shape for value in self.start.values()]
+        self.rates = self._of_weights([given.scalar_lr if scalar else given.lr for scalar in is_scalar])
+        self.decays = self._of_weights([0.0 if scalar else given.weight_decay for scalar in is_scalar])
         # Models of this library take the graph in its prepared form, so that it is not checked at every step.
         self.prepares = hasattr(model, "informed")
-        self.dropouts = [module for module in self.model.modules() if "Dropout" in type(module).__name__]
+        self.dropouts = [module for module in self.learner.modules() if "Dropout" in type(module).__name__]
+        self._converted: tuple[Tensor | Features, Tensor] | None = None
 
     def __call__(self, x: Tensor | Features, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         """Return the logits (N, C) after training on the graph."""
-        run = _Run(self, list(self.start.values()), 0, self.training.steps)
+        if self.training.derivative == "difference":
+            return self._trained(self._double(x), edge_index, edge_weight.double()).to(edge_weight)
+        return self._trained(x, edge_index, edge_weight)
+
+    def _double(self, x: Tensor | Features) -> Tensor:
+        """The features in double precision; the same tensor for the same ``x``, so that what belongs to it is kept."""
+        if self._converted is None or self._converted[0] is not x:
+            self._converted = x, (x.to_dense() if isinstance(x, Features) else x).double()
+        return self._converted[1]
+
+    def _trained(self, x: Tensor | Features, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        run = _Run(self, _joined(self.start.values()), 0, self.training.steps)
         if self.training.redraw and edge_weight.requires_grad:
             run = self._drawn(edge_index, edge_weight.detach())
         if self.prepares:
@@ -152,13 +179,24 @@ class Unrolled:
             def inputs(weight: Tensor) -> tuple[Any, ...]:
                 return dense, edge_index, weight
 
-        def logits(values: list[Tensor], weight: Tensor) -> Tensor:
-            found: Tensor = functional_call(
-                self.model, dict(zip(self.start, values, strict=True)), inputs(weight), strict=False
-            )
+        def logits(values: list[Tensor], weight: Tensor, model: nn.Module) -> Tensor:
+            named = dict(zip(self.start, values, strict=True))
+            found: Tensor = functional_call(model, named, inputs(weight), strict=False)
             return found
 
-        return mean_logits(logits(list(_Train.apply(weight, run, logits)), weight))
+        weights = _Train.apply(weight, run, partial(logits, model=self.learner))
+        with relaxed(self.training.relaxation if weight.requires_grad else None):
+            return mean_logits(logits(self.parts(weights), weight, self.model))
+
+    def parts(self, weights: Tensor) -> list[Tensor]:
+        """The weights of the model as views of one vector."""
+        sizes = [shape.numel() for shape in self.shapes]
+        return [part.view(shape) for part, shape in zip(weights.split(sizes), self.shapes, strict=True)]
+
+    def _of_weights(self, values: list[float]) -> Tensor:
+        """A vector with a value for each weight, from one for each of the model's tensors."""
+        like = next(iter(self.start.values()))
+        return _joined(like.new_full(shape, value) for shape, value in zip(self.shapes, values, strict=True))
 
     def _drawn(self, edge_index: Tensor, edge_weight: Tensor) -> _Run:
         """Return a training from other initial weights and of another length, which depend on the edges alone."""
@@ -166,7 +204,7 @@ class Unrolled:
         (seed,) = struct.unpack("q", struct.pack("d", number))
         with _seeded(seed, edge_weight.device):
             self.model.reset_parameters()  # type: ignore[operator]
-        start = [p.detach().clone() for p in self.model.parameters() if p.requires_grad]
+        start = _joined(p.detach() for p in self.model.parameters() if p.requires_grad)
         most = self.training.steps
         least = min(self.training.least, most)
         return _Run(self, start, seed, least + seed % (most - least + 1))
@@ -198,26 +236,43 @@ class Unrolled:
         at = logits[:, self.train].transpose(1, 2)
         return F.cross_entropy(at, self.y.expand(at.size(0), -1)) * at.size(0)
 
-    def updated(self, state: list[Tensor], gradient: list[Tensor], step: int) -> list[Tensor]:
+    def updated(self, state: tuple[Tensor, ...], gradient: Tensor, step: int) -> tuple[Tensor, ...]:
         """Return the state (weights, then the moments) after one step, counted from 1; differentiable, elementwise."""
-        size, given = len(gradient), self.training
-        weights = state[:size]
-        gradient = [g + decay * w for g, decay, w in zip(gradient, self.decays, weights, strict=True)]
+        weights, given = state[0], self.training
+        gradient = gradient + self.decays * weights
         if given.optimizer == "sgd":
-            first = [given.momentum * m + g for m, g in zip(state[size:], gradient, strict=True)]
-            return [w - rate * m for w, rate, m in zip(weights, self.rates, first, strict=True)] + first
-        first = [BETA1 * m + (1 - BETA1) * g for m, g in zip(state[size : 2 * size], gradient, strict=True)]
-        second = [BETA2 * v + (1 - BETA2) * g * g for v, g in zip(state[2 * size :], gradient, strict=True)]
-        new = []
-        for w, rate, m, v in zip(weights, self.rates, first, second, strict=True):
-            # the root has no derivative at 0
-            root = (v / (1 - BETA2**step)).clamp(min=torch.finfo(v.dtype).tiny).sqrt()
-            new.append(w - rate * (m / (1 - BETA1**step)) / (root + given.eps))
-        return new + first + second
+            first = given.momentum * state[1] + gradient
+            return weights - self.rates * first, first
+        first = BETA1 * state[1] + (1 - BETA1) * gradient
+        second = BETA2 * state[2] + (1 - BETA2) * gradient * gradient
+        # the root has no derivative at 0
+        root = (second / (1 - BETA2**step)).clamp(min=torch.finfo(second.dtype).tiny).sqrt()
+        return weights - self.rates * (first / (1 - BETA1**step)) / (root + given.eps), first, second
 
     @property
     def moments(self) -> int:
         return 1 if self.training.optimizer == "sgd" else 2
+
+
+def _joined(tensors: Iterable[Tensor]) -> Tensor:
+    """A new vector of all entries."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _in_double(model: nn.Module) -> nn.Module:
+    """The model in double precision, with its witness, if it has one."""
+    if isinstance(model, NodeClassifier) and model.testimony is not None:
+        model.testimony = model.testimony.double()
+    return model.double()
+
+
+def _silent(model: nn.Module) -> nn.Module:
+    """The model as it is trained: its witness weighs the edges, but does not speak."""
+    if not isinstance(model, NodeClassifier) or model.witness is None or not model.witness.speaks:
+        return model
+    model = copy.deepcopy(model)
+    model.witness = model.witness.silent()
+    return model
 
 
 @contextmanager
@@ -233,7 +288,7 @@ class _Run:
     """A training: the initial weights, the seed of the dropout masks, and the number of steps."""
 
     victim: Unrolled
-    start: list[Tensor]
+    start: Tensor
     seed: int
     steps: int
 
@@ -245,13 +300,12 @@ class _Train(torch.autograd.Function):
     """(edge weights, training, logits) → the weights after training, differentiable once in the edge weights."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, run: _Run, logits: _Logits) -> tuple[Tensor, ...]:
-        victim, size, keep = run.victim, len(run.start), ctx.needs_input_grad[0]
-        state = list(run.start)
-        state += [torch.zeros_like(value) for _ in range(victim.moments) for value in run.start]
+    def forward(ctx: Any, weight: Tensor, run: _Run, logits: _Logits) -> Tensor:
+        victim, keep = run.victim, ctx.needs_input_grad[0]
+        state = (run.start, *(torch.zeros_like(run.start) for _ in range(victim.moments)))
         states, gradients = [], []
         for step in range(1, run.steps + 1):
-            gradient = _gradient(run.losses(logits, step), state[:size], weight)
+            gradient = _joined(_gradient(run.losses(logits, step), victim.parts(state[0]), weight))
             if keep:
                 states.append(state)
                 gradients.append(gradient)
@@ -259,28 +313,28 @@ class _Train(torch.autograd.Function):
                 state = victim.updated(state, gradient, step)
         ctx.run, ctx.logits, ctx.states, ctx.gradients = run, logits, states, gradients
         ctx.save_for_backward(weight)
-        return tuple(value.clone() for value in state[:size])
+        return state[0].clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *adjoint: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, adjoint: Tensor) -> tuple[Tensor, None, None]:
         run, (weight,) = ctx.run, ctx.saved_tensors
-        victim = run.victim
-        size, total = len(run.start), torch.zeros_like(weight)
-        bar = list(adjoint) + [torch.zeros_like(value) for _ in range(victim.moments) for value in adjoint]
+        victim, total = run.victim, torch.zeros_like(weight)
+        bar = (adjoint, *(torch.zeros_like(adjoint) for _ in range(victim.moments)))
         for step in range(len(ctx.states), 0, -1):
             state, gradient = ctx.states[step - 1], ctx.gradients[step - 1]
             with torch.enable_grad():
-                inputs = [value.detach().requires_grad_() for value in (*state, *gradient)]
-                new = victim.updated(inputs[: len(state)], inputs[len(state) :], step)
-            found = torch.autograd.grad(new, inputs, bar)
-            bar, of_gradient = list(found[: len(state)]), found[len(state) :]
-            inner = run.losses(ctx.logits, step), state[:size], weight, of_gradient
-            if victim.training.derivative == "difference":
-                of_weights, of_weight = _difference(*inner)
-            else:
-                of_weights, of_weight = _second_derivative(*inner, check=step == len(ctx.states))
-            bar[:size] = [a + b for a, b in zip(bar[:size], of_weights, strict=True)]
+                inputs = [value.detach().requires_grad_() for value in (*state, gradient)]
+                new = victim.updated(tuple(inputs[:-1]), inputs[-1], step)
+            of_start, *of_moments, of_gradient = torch.autograd.grad(new, inputs, bar)
+            loss = run.losses(ctx.logits, step)
+            with relaxed(victim.training.relaxation):
+                if victim.training.derivative == "difference":
+                    of_weights, of_weight = _difference(loss, state[0], weight, of_gradient, victim.parts)
+                else:
+                    parts = victim.parts(state[0]), weight, victim.parts(of_gradient)
+                    of_weights, of_weight = _second_derivative(loss, *parts, check=step == len(ctx.states))
+            bar = (of_start + _joined(of_weights), *of_moments)
             total += of_weight
         return total, None, None
 
@@ -293,7 +347,7 @@ def _gradient(loss: _Logits, weights: list[Tensor], weight: Tensor) -> list[Tens
 
 
 def _second_derivative(
-    loss: _Logits, weights: list[Tensor], weight: Tensor, along: tuple[Tensor, ...], check: bool
+    loss: _Logits, weights: list[Tensor], weight: Tensor, along: list[Tensor], check: bool
 ) -> tuple[list[Tensor], Tensor]:
     """Return the derivatives of ⟨∂loss/∂weights, along⟩ in the weights and in the edge weights."""
     with torch.enable_grad():
@@ -324,18 +378,17 @@ def _check_twice(gradient: list[Tensor]) -> None:
 
 
 def _difference(
-    loss: _Logits, weights: list[Tensor], weight: Tensor, along: tuple[Tensor, ...]
+    loss: _Logits, weights: Tensor, weight: Tensor, along: Tensor, parts: Callable[[Tensor], list[Tensor]]
 ) -> tuple[list[Tensor], Tensor]:
-    """The same as a central difference along ``along``, from first derivatives alone."""
-    sizes = [math.sqrt(sum(float(v.square().sum()) for v in values)) for values in (weights, along)]
-    if sizes[1] == 0:
-        return [torch.zeros_like(value) for value in weights], torch.zeros_like(weight)
-    # the best step of a central difference, relative to the weights, is the cube root of the precision
-    step = torch.finfo(weight.dtype).eps ** (1 / 3) * max(sizes[0], 1.0) / sizes[1]
+    """The same as a central difference along ``along``, from first derivatives alone; see :data:`NEAR`."""
+    length = float(along.norm())
+    if length == 0:
+        return parts(torch.zeros_like(weights)), torch.zeros_like(weight)
+    step = NEAR * max(float(weights.norm()), 1.0) / length
     both = []
     for sign in (1, -1):
         with torch.enable_grad():
-            leaves = [(w + sign * step * a).detach().requires_grad_() for w, a in zip(weights, along, strict=True)]
+            leaves = [part.requires_grad_() for part in parts((weights + sign * step * along).detach())]
             leaves.append(weight.detach().requires_grad_())
             value = loss(leaves[:-1], leaves[-1])
         both.append(_grad(value, leaves))

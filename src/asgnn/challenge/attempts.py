@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ from asgnn.challenge.controls import frozen_twin, trusting_twin
 from asgnn.challenge.values import UNBOUNDED, Attempt, Made, flips_of
 from asgnn.graphs import Perturbation, Split, labels_of
 from asgnn.graphs.keys import from_keys, single_keys, to_keys
+from asgnn.graphs.relaxed import Relaxation
 from asgnn.models import ASGNN, ElasticGNN
 from asgnn.models.foreign import as_model
 from asgnn.settings import check_choice
@@ -52,9 +52,11 @@ class Way:
     Attributes:
         attack: a function of :mod:`asgnn.attacks`, or one with the same arguments.
         through: what it uses of the model: its "gradient", a "relaxed" gradient, that of its frozen "twin" (ASGNN
-            only), its "trust" in the edges (models that can lose it), its "answers", its "training", or "nothing".
+            only), its "trust" in the edges (models that can lose it), its "answers", its "training", or "nothing". An
+            attack on the training can be "relaxed" or use the "twin", too.
         settings: of the attack.
-        surrogate: from the trained model to the one whose gradient is taken.
+        surrogate: from the trained model, or from the untrained one for an attack on the training, to the one whose
+            gradient is taken.
         ordered: whether its first k flips are its result for a budget of k; then one run serves all budgets.
         continues: whether it starts from the strongest flips so far, as its argument ``start``.
         seeds: the number of runs, each with its own random numbers; a gradient attack then starts elsewhere.
@@ -149,10 +151,13 @@ EVASION: dict[str, Way] = {
 }
 POISONING: dict[str, Way] = {
     "metattack": Way(metattack, "nothing", {"loss": "tanh_margin"}, ordered=True),
-    "meta-greedy": Way(meta_greedy, "training", {"steps": 60}, ordered=True, full=True),
-    "meta-pgd": Way(meta_pgd, "training", full=True),
     # flips of an evasion attack on the model that was trained on the clean graph, used as poison
     **{name: EVASION[name] for name in ("prbcd", "prbcd-relaxed", "prbcd-twin", "grbcd", "dice", "random")},
+    "meta-greedy": Way(meta_greedy, "training", {"steps": 60}, ordered=True, full=True),
+    "meta-pgd": Way(meta_pgd, "training", full=True),
+    "meta-pgd-relaxed": Way(meta_pgd, "relaxed", full=True),
+    # where the clip hides the gradient, the twin's leads away from the strongest flips so far
+    "meta-pgd-twin": Way(meta_pgd, "twin", surrogate=frozen_twin, continues=True, full=True),
 }
 WAYS = EVASION | POISONING
 
@@ -238,9 +243,9 @@ def make_flips(
         "nodes": split.test,
         "device": device,
     }
-    if way.through == "training" and target.untrained is not None:
-        model, training = _twice_differentiable(target.untrained, target.training or UnrolledTraining())
-        offered |= {"model": model, "training": training, "retrain": target.retrain}
+    if "retrain" in taken and target.untrained is not None:
+        training = _unrolled(target.untrained, target.training or UnrolledTraining(), way.through)
+        offered |= {"model": way.surrogate(target.untrained), "training": training, "retrain": target.retrain}
     elif way.through == "answers" and target.model is not None:
         offered["victim"] = as_model(target.model)
     elif way.through != "nothing" and target.model is not None:
@@ -256,11 +261,10 @@ def make_flips(
     ]
 
 
-def _twice_differentiable(model: nn.Module, training: UnrolledTraining) -> tuple[nn.Module, UnrolledTraining]:
-    """An untrained model and its unrolled training, for models some of whose steps have first derivatives only."""
-    if isinstance(model, ElasticGNN):
-        return model, replace(training, derivative="difference")
-    if isinstance(model, ASGNN):
-        model = copy.deepcopy(model)
-        model.asmp.backend = "edges"  # the kernels of the GPU have first derivatives only
-    return model, training
+def _unrolled(model: nn.Module, training: UnrolledTraining, through: Through) -> UnrolledTraining:
+    """The unrolled training of an untrained model."""
+    if through == "relaxed":
+        training = replace(training, relaxation=Relaxation())
+    # kernels have first derivatives only; a relaxed ASGNN does without
+    once = isinstance(model, ElasticGNN) or (isinstance(model, ASGNN) and through != "relaxed")
+    return replace(training, derivative="difference") if once else training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,6 +94,10 @@ class Witness:
         """Whether it takes part in the answer, and not only in the weights of the edges."""
         return self.voice > 0 or self.tolerance > 0
 
+    def silent(self) -> Witness:
+        """The same witness, which only weighs the edges."""
+        return replace(self, voice=0.0, tolerance=0.0, bound=0.0)
+
     def joined(self, out: Tensor, p: Tensor, growth: Tensor | None) -> Tensor:
         """Return the scores ``out`` (…, N, C) together with the witness's.
 
@@ -138,6 +143,10 @@ class Testimony:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Testimony, (self.model,)  # what is known of some features does not travel to another process
+
+    def double(self) -> Testimony:
+        """A copy in double precision."""
+        return Testimony(None if self.model is None else copy.deepcopy(self.model).double())
 
     def probabilities(self, features: Features, adj: Adjacency) -> Tensor | None:
         """(N, C), differentiable in the features if they require a gradient; else computed once for them."""

@@ -68,7 +68,7 @@ def add_witnesses(
         if model.witness is not None and model.witness.active:
             content = content or content_hash(data.x, labels_of(data))
             asked = (
-                replace(model.witness, floor=0.0, voice=0.0, tolerance=0.0, bound=0.0),
+                replace(model.witness.silent(), floor=0.0),
                 tuple((name, getattr(trial.config, name)) for name in SHARED),
                 device.type,
             )
