@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from asgnn.kernels.tiles import MANY, TILE, block, columns_of, places_of, rows_of, tile
+from asgnn.kernels.tiles import MANY, TILE, block, first_row, next_columns, places_of, rows_of, tile
 
 if TYPE_CHECKING:
     from asgnn.graphs.adjacency import Adjacency
@@ -132,8 +132,10 @@ def _programs(x: Tensor, entries: int, registers: int | None) -> tuple[tuple[int
     while trials == 1 and 2 * together <= min(NODES, nodes // MANY):
         together *= 2
     small = x.dtype == torch.float32 and shape["ENTRIES"] * shape["CHANNELS"] * shape["TRIALS"] <= TILE // 2
-    shape |= {"NODES": together, "ONE_TRIAL": trials == 1, "maxnreg": registers if small and trials == 1 else None}
-    return (triton.cdiv(nodes, together), blocks), shape
+    limit = registers if small and trials == 1 else None
+    return (triton.cdiv(nodes, together), blocks), {
+        **shape, "NODES": together, "ONE_TRIAL": trials == 1, "maxnreg": limit
+    }  # fmt: skip
 
 
 def structure_of(z: Tensor, weight: Tensor, c: Tensor, adj: Adjacency, mcp: bool) -> Tensor:
@@ -158,31 +160,12 @@ def _weight_of(z, scaled, MCP: tl.constexpr):
 
 
 @triton.jit
-def _begin(crow, col, nodes, NODES: tl.constexpr, ENTRIES: tl.constexpr):
-    """The nodes of a program; start and end of the first one's row, the end of the row after it; the first columns."""
-    first = tl.program_id(0).to(tl.int64) * NODES
-    last = first + 1
-    if NODES > 1:
-        last = tl.minimum(first + NODES, nodes)
-    start = tl.load(crow + first)
-    end = tl.load(crow + first + 1)
-    return first, last, start, end, tl.load(crow + tl.minimum(first + 2, last)), columns_of(col, start, end, ENTRIES)
-
-
-@triton.jit
-def _next_columns(col, start, end, next_end, ENTRIES: tl.constexpr):
-    """The columns after those from ``start`` on: of the same row or, at its end, of the next one."""
-    more = start + ENTRIES < end
-    return columns_of(col, tl.where(more, start + ENTRIES, end), tl.where(more, end, next_end), ENTRIES)
-
-
-@triton.jit
 def _step(
     crow, col, weight, h, x, e, z, c, z_new, h_new, mean, degree, e_new, nodes, channels, trials,
     MCP: tl.constexpr, STRUCTURE: tl.constexpr, FEATURES: tl.constexpr, START: tl.constexpr,
     NODES: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr, ONE_TRIAL: tl.constexpr,
 ):  # fmt: skip
-    first, last, start, end, next_end, columns = _begin(crow, col, nodes, NODES, ENTRIES)
+    first, last, start, end, next_end, columns = first_row(crow, col, nodes, NODES, ENTRIES)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS, ONE_TRIAL)
     c1 = _coefficient(c, 4, t, trials)
     if STRUCTURE:
@@ -208,7 +191,7 @@ def _step(
         for begin in range(start, tl.maximum(end, start + 1), ENTRIES):
             k, valid, mask, at = places_of(begin, end, t, t_mask, trials, ENTRIES)
             j = columns.to(tl.int64)
-            columns = _next_columns(col, begin, end, next_end, ENTRIES)
+            columns = next_columns(col, begin, end, next_end, ENTRIES)
             h_j = rows_of(h, j, valid, inside, offset, channels, trials)
             a = tl.load(weight + k, mask=valid, other=0.0, eviction_policy="evict_first")[:, None]
             old = a
@@ -314,7 +297,7 @@ def _step_back(
     NODES: tl.constexpr, ENTRIES: tl.constexpr, CHANNELS: tl.constexpr, TRIALS: tl.constexpr, ONE_TRIAL: tl.constexpr,
 ):  # fmt: skip
     """The derivative of :func:`_step`, after :func:`_spread` if there was a feature step."""
-    first, last, start, end, next_end, columns = _begin(crow, col, nodes, NODES, ENTRIES)
+    first, last, start, end, next_end, columns = first_row(crow, col, nodes, NODES, ENTRIES)
     t, t_mask, inside, offset = block(channels, trials, CHANNELS, TRIALS, ONE_TRIAL)
     c1 = _coefficient(c, 4, t, trials)
     if STRUCTURE:
@@ -342,7 +325,7 @@ def _step_back(
         for begin in range(start, tl.maximum(end, start + 1), ENTRIES):
             k, valid, mask, at = places_of(begin, end, t, t_mask, trials, ENTRIES)
             j = columns.to(tl.int64)
-            columns = _next_columns(col, begin, end, next_end, ENTRIES)
+            columns = next_columns(col, begin, end, next_end, ENTRIES)
             h_j = rows_of(h, j, valid, inside, offset, channels, trials)
             if FEATURES:
                 by_degree_j = rows_of(by_degree, j, valid, inside, offset, channels, trials)

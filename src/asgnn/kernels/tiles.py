@@ -60,6 +60,25 @@ def entries_of(col, start, end, t, t_mask, trials, ENTRIES: tl.constexpr):
     return e, valid, j, mask, at
 
 
+@triton.jit
+def first_row(crow, col, nodes, NODES: tl.constexpr, ENTRIES: tl.constexpr):
+    """The nodes of a program; start and end of the first one's row, the end of the row after it; the first columns."""
+    first = tl.program_id(0).to(tl.int64) * NODES
+    last = first + 1
+    if NODES > 1:
+        last = tl.minimum(first + NODES, nodes)
+    start = tl.load(crow + first)
+    end = tl.load(crow + first + 1)
+    return first, last, start, end, tl.load(crow + tl.minimum(first + 2, last)), columns_of(col, start, end, ENTRIES)
+
+
+@triton.jit
+def next_columns(col, start, end, next_end, ENTRIES: tl.constexpr):
+    """The columns after those from ``start`` on: of the same row or, at its end, of the next one."""
+    more = start + ENTRIES < end
+    return columns_of(col, tl.where(more, start + ENTRIES, end), tl.where(more, end, next_end), ENTRIES)
+
+
 def tile(
     v: Tensor,
     entries: int = ENTRIES,
