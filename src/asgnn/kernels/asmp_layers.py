@@ -305,6 +305,7 @@ def _step_back(
         c3 = _coefficient(c, 6, t, trials)
         c4 = _coefficient(c, 7, t, trials)
     zero = tl.zeros((TRIALS,), dtype=h.dtype.element_ty)
+    nothing = tl.zeros((ENTRIES, TRIALS), dtype=h.dtype.element_ty)
     for node in range(first, last):
         end_after = tl.load(crow + tl.minimum(node + 3, last))
         row_offset = node * channels * trials + offset
@@ -330,7 +331,7 @@ def _step_back(
             if FEATURES:
                 by_degree_j = rows_of(by_degree, j, valid, inside, offset, channels, trials)
             a = tl.load(weight + k, mask=valid, other=0.0, eviction_policy="evict_first")[:, None]
-            by_s = tl.zeros((ENTRIES, TRIALS), dtype=h.dtype.element_ty)
+            by_s = nothing
             if TO_S:
                 by_s = tl.load(to_s + at, mask=mask, other=0.0)
                 if FEATURES:
@@ -352,7 +353,7 @@ def _step_back(
                 if TO_S:
                     both = by_degree_i[None, :, :] * h_j + by_degree_j * h_i[None, :, :]
                     by_s += tl.sum(both, axis=1) - (along_i + along_j)
-                s = a + tl.zeros((ENTRIES, TRIALS), dtype=h.dtype.element_ty)
+                s = a + nothing
                 if not GIVEN:
                     s = _weight_of(new, scaled, MCP)
                 s = tl.where(mask, tl.where((j == node)[:, None], 1.0, s), 0.0)
@@ -364,8 +365,8 @@ def _step_back(
                     by_a = tl.where(edge, by_s * (root - 1), 0.0)
                     slope = tl.where(new == clipped, 0.5 * scaled * root * root * root * by_s, 0.0)
                     m = tl.where(edge, slope - by_z, 0.0)
-                    tl.store(to_z + at, -c0 * m, mask=edge)
-                    tl.store(to_s + at, tl.zeros((ENTRIES, TRIALS), dtype=h.dtype.element_ty), mask=mask)
+                    tl.store(to_z + at, tl.where(edge, -c0 * m, by_z), mask=mask)
+                    tl.store(to_s + at, nothing, mask=mask)
                     if not START:
                         part0 -= tl.sum(m * old, axis=0)
                 else:
