@@ -2,7 +2,7 @@
 
     python benchmarks/big.py -o docs/records/bench-big-cpu.json
     python benchmarks/big.py --device cuda --nodes 1e7 --edges 1e8 --epochs 200 -o big-gpu.json
-    python benchmarks/big.py --device cuda --layer --sizes 1e4,1e5,1e6,1e7,1e8 -o big-layer-gpu.json
+    python benchmarks/big.py --device cuda --layer --gather --sizes 1e4,1e5,1e6,1e7,1e8 -o big-layer-gpu.json
     python benchmarks/big.py --device cuda --repeat 2000 -o big-repeat-gpu.json
 
 The graph is random with planted classes and is made on the device. Edges are undirected: 1e8 edges are 2e8 entries of
@@ -22,8 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ from asgnn.training import TrainConfig, fit, memory_plan
 
 CHUNK = 2**24  # values that are drawn at a time
 ALIKE = 0.7  # the share of edges that join nodes of one class
+GATHERED = "32x1x1,32x1x4,32x1x16,16x1x8"  # programs of the bare gather: entries, warps and nodes
 
 
 # --- graphs ---------------------------------------------------------------------------------------------------------
@@ -269,8 +272,29 @@ def layer_bytes(nodes: int, entries: int, columns: int) -> tuple[int, int]:
     return own_entries + own_nodes + gathered, own_entries + own_nodes
 
 
-def one_layer(device: str, edges: int, columns: int, degree: int, rounds: int) -> dict[str, Any]:
-    """The time of one layer, forward and backward: a fourth of the difference between six layers and two."""
+@dataclass(frozen=True, eq=False)
+class LayerGraph:
+    """A random graph and what its layers compute with.
+
+    Attributes:
+        edges: undirected.
+        adj: the graph.
+        x: (N, C) the features.
+        scalars: the parameters of ASMP.
+        gradient: (N, C) in the result.
+        seconds, memory: of making ``adj``.
+    """
+
+    edges: int
+    adj: Adjacency
+    x: Tensor
+    scalars: list[Tensor]
+    gradient: Tensor
+    seconds: float
+    memory: dict[str, Any]
+
+
+def layer_graph(device: str, edges: int, columns: int, degree: int) -> LayerGraph:
     nodes = max(2, 2 * edges // degree)
     generator = torch.Generator(device).manual_seed(0)
     y = torch.randint(columns, (nodes,), generator=generator, device=device)
@@ -284,59 +308,104 @@ def one_layer(device: str, edges: int, columns: int, degree: int, rounds: int) -
     values = (2.0, 1.0, 0.01, 0.1, 0.1, 0.2)
     scalars = [torch.tensor(value, device=device, requires_grad=True) for value in values]
     gradient = torch.randn(nodes, columns, generator=generator, device=device)
-    backend = ""
+    return LayerGraph(edge_index.size(1) // 2, adj, x, scalars, gradient, sorting, built)
 
-    def work(layers: int, recompute: bool = False) -> None:
-        nonlocal backend
-        done = propagate(x, adj, ASMPParams(*scalars), Scheme(), layers=layers, weights=False, recompute=recompute)
-        backend = done.backend
-        torch.autograd.grad(done.h, [x, *scalars], gradient)
 
-    few = statistics.median(timed(device, lambda: work(2), rounds))
-    many = statistics.median(timed(device, lambda: work(6), rounds))
-    memory = Memory(device)
-    work(6)
-    kept = memory.record()
-    again = statistics.median(timed(device, lambda: work(6, True), rounds))
-    memory = Memory(device)
-    work(6, True)
-    recomputed = memory.record()
-    seconds = (many - few) / 4
-    moved, once = layer_bytes(nodes, adj.col.numel(), columns)
+def run_layers(graph: LayerGraph, layers: int, *, back: bool = True, recompute: bool = False) -> str:
+    """Compute the layers and, with ``back``, their gradients; return the backend."""
+    params = ASMPParams(*graph.scalars)
+    done = propagate(graph.x, graph.adj, params, Scheme(), layers=layers, weights=False, recompute=recompute)
+    if back:
+        torch.autograd.grad(done.h, [graph.x, *graph.scalars], graph.gradient)
+    return done.backend
+
+
+def layer_seconds(device: str, graph: LayerGraph, rounds: int) -> dict[str, float]:
+    """The time of one layer, forward and backward: a fourth of the difference between six layers and two."""
+    few, many = (statistics.median(timed(device, partial(run_layers, graph, k), rounds)) for k in (2, 6))
+    ahead = [statistics.median(timed(device, partial(run_layers, graph, k, back=False), rounds)) for k in (2, 6)]
+    seconds, forward = (many - few) / 4, (ahead[1] - ahead[0]) / 4
     return {
-        "edges": edge_index.size(1) // 2,
-        "entries": adj.col.numel(),
+        "seconds_per_layer": seconds,
+        "forward_seconds": forward,
+        "backward_seconds": seconds - forward,
+        "two_layers": few,
+        "six_layers": many,
+    }
+
+
+def one_layer(device: str, graph: LayerGraph, rounds: int) -> dict[str, Any]:
+    """The time and memory of one layer, and of six whose values are kept or computed again."""
+    found = layer_seconds(device, graph, rounds)
+    memory = Memory(device)
+    backend = run_layers(graph, 6)
+    kept = memory.record()
+    again = statistics.median(timed(device, partial(run_layers, graph, 6, recompute=True), rounds))
+    memory = Memory(device)
+    run_layers(graph, 6, recompute=True)
+    recomputed = memory.record()
+    nodes, columns = graph.x.shape
+    moved, once = layer_bytes(nodes, graph.adj.col.numel(), columns)
+    seconds = found["seconds_per_layer"]
+    return {
+        "edges": graph.edges,
+        "entries": graph.adj.col.numel(),
         "nodes": nodes,
         "columns": columns,
         "backend": backend,
-        "seconds_per_layer": seconds,
-        "two_layers": few,
-        "six_layers": many,
+        **found,
         "six_layers_recomputed": again,
         "bytes": moved,
         "bytes_each_once": once,
         "bytes_per_second": moved / seconds if seconds > 0 else None,
-        "preparation_seconds": sorting,
-        "preparation_memory": built,
+        "preparation_seconds": graph.seconds,
+        "preparation_memory": graph.memory,
         "six_layers_memory": kept,
         "six_layers_recomputed_memory": recomputed,
     }
 
 
-def tiles(settings: argparse.Namespace, speed: float) -> list[dict[str, Any]]:
-    """One layer of the largest graph on a GPU with other numbers of entries and of warps per program."""
+def tile_of(text: str) -> list[int]:
+    """Entries, warps and nodes per program, and the registers forward and backward, where 0 sets no limit."""
+    given = [int(number) for number in text.split("x")]
+    return given + [32, 1, 1, 0, 0][len(given) :]
+
+
+def tiles(texts: list[str], graph: LayerGraph, device: str, rounds: int, speed: float) -> Iterator[dict[str, Any]]:
+    """One layer of a graph on a GPU with other shapes of the programs."""
     from asgnn.kernels import asmp_layers
     from asgnn.kernels import tiles as shared
 
-    rows = []
-    for text in settings.tiles.split(","):
-        shared.LONG_ROW, asmp_layers.WARPS = map(int, text.split("x"))
-        largest = whole(settings.sizes.split(",")[-1])
-        row = one_layer(settings.device, largest, settings.columns, settings.degree, settings.rounds)
-        rows.append({"tile": text, "seconds_per_layer": row["seconds_per_layer"]})
-        rows[-1]["share_of_copy"] = row["bytes"] / row["seconds_per_layer"] / speed
-        say(json.dumps(rows[-1]))
-    return rows
+    moved, _ = layer_bytes(graph.x.size(0), graph.adj.col.numel(), graph.x.size(1))
+    for text in texts:
+        shared.LONG_ROW, asmp_layers.WARPS, asmp_layers.NODES, *registers = tile_of(text)
+        asmp_layers.REGISTERS = registers[0] or None, registers[1] or None
+        found = layer_seconds(device, graph, rounds)
+        yield {"tile": text, **found, "share_of_copy": moved / found["seconds_per_layer"] / speed}
+
+
+def gathers(texts: list[str], graph: LayerGraph, device: str, rounds: int, speed: float) -> Iterator[dict[str, Any]]:
+    """The sum of the neighbours' rows and nothing else, for all columns and for one: what a gather alone reaches.
+
+    An entry reads its column and the row of the neighbour, a node its place, and writes a row. The kernel of torch is
+    ``embedding_bag``; on a GPU, our own with several shapes of the programs is compared with it.
+    """
+    crow, col, entries = graph.adj.crow, graph.adj.col, graph.adj.col.numel()
+    for h in (graph.x.detach(), graph.x.detach()[:, :1].contiguous()):
+        row = 4 * h.size(1)
+        moved = entries * (row + col.element_size()) + h.size(0) * (row + crow.element_size())
+        library = partial(F.embedding_bag, col, h, crow, mode="sum", include_last_offset=True)
+        ways: list[tuple[str, Callable[[], Tensor]]] = [("embedding_bag", library)]
+        if device != "cpu":
+            from gather import sums
+
+            ways += [(text, partial(sums, crow, col, h, *tile_of(text)[:3])) for text in texts]
+        expected = library()
+        for name, way in ways:
+            torch.testing.assert_close(way(), expected, rtol=1e-4, atol=1e-4)
+            seconds = statistics.median(timed(device, way, rounds))
+            found = {"kernel": name, "columns": h.size(1), "seconds": seconds, "bytes": moved}
+            yield found | {"bytes_per_second": moved / seconds, "share_of_copy": moved / seconds / speed}
 
 
 # --- many trainings in one process ----------------------------------------------------------------------------------
@@ -391,7 +460,12 @@ def main() -> None:
     parser.add_argument("--sizes", default="1e4,1e5,1e6,1e7", help="undirected edges of the layer's graphs")
     parser.add_argument("--columns", type=int, default=16, help="of the layer")
     parser.add_argument("--degree", type=int, default=20, help="mean number of neighbours in the layer's graphs")
-    parser.add_argument("--tiles", help="entries and warps per program to try on a GPU, as 32x1,16x1,32x2")
+    parser.add_argument("--gather", action="store_true", help="also time a bare gather on the layer's largest graph")
+    parser.add_argument(
+        "--tiles",
+        help="entries, warps and nodes per program to try on the largest graph on a GPU, as 32x1x8,16x1x4; two more "
+        "numbers limit the registers forward and backward, as 32x1x8x64x96",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="of the layer's timings")
     parser.add_argument("--repeat", type=int, default=0, help="train this many small models in one process instead")
     parser.add_argument("-o", "--output", type=Path)
@@ -419,16 +493,25 @@ def main() -> None:
         say(f"copy: {speed / 1e9:.0f} GB/s")
         rows: list[dict[str, Any]] = []
         for size in settings.sizes.split(","):
+            graph = None  # frees the one before
             try:
-                row = one_layer(settings.device, whole(size), settings.columns, settings.degree, settings.rounds)
+                graph = layer_graph(settings.device, whole(size), settings.columns, settings.degree)
+                row = one_layer(settings.device, graph, settings.rounds)
                 row["share_of_copy"] = row["bytes_per_second"] / speed if row["bytes_per_second"] else None
             except (torch.OutOfMemoryError, MemoryError) as cause:
                 row = {"edges": whole(size), "failed": str(cause)}
             rows.append(row)
             keep("layer", rows)
             say(json.dumps(row))
-        if settings.tiles:
-            keep("tiles", tiles(settings, speed))
+        parts = {"gather": (gathers, settings.gather), "tiles": (tiles, settings.tiles)}
+        for name, (part, wanted) in parts.items():
+            if wanted and graph is not None:
+                texts = (settings.tiles or GATHERED).split(",")
+                found: list[dict[str, Any]] = []
+                for row in part(texts, graph, settings.device, settings.rounds, speed):
+                    found.append(row)
+                    keep(name, found)
+                    say(json.dumps(row))
         return
     names = (settings.models or ("asgnn,appnp,gcn" if settings.device == "cpu" else "asgnn")).split(",")
     keep("graph", {name: getattr(settings, name) for name in ("nodes", "features", "classes", "mapped")})

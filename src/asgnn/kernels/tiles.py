@@ -14,6 +14,7 @@ from torch import Tensor
 ENTRIES, TRIALS = 8, 16  # maximum per program
 LONG_ROW = 32  # entries at a time, at most, of rows that are long on average
 TILE = 1024  # elements per operand and program; more would need too many registers
+MANY = 2**15  # number of programs that keeps the GPU busy
 
 
 @triton.jit
@@ -37,12 +38,45 @@ def rows_of(v, nodes, valid, inside, offset, channels, trials):
 
 
 @triton.jit
-def entries_of(col, start, end, t, t_mask, trials, ENTRIES: tl.constexpr):
-    """Entries of a row: index, mask and column of each; mask and offsets of their (entries, T) values."""
+def columns_of(col, start, end, ENTRIES: tl.constexpr):
+    """The columns of the entries from ``start`` on; 0 from ``end`` on."""
+    e = start + tl.arange(0, ENTRIES)
+    return tl.load(col + e, mask=e < end, other=0)
+
+
+@triton.jit
+def places_of(start, end, t, t_mask, trials, ENTRIES: tl.constexpr):
+    """Entries of a row: index and mask of each; mask and offsets of their (entries, T) values."""
     e = start + tl.arange(0, ENTRIES)
     valid = e < end
-    j = tl.load(col + e, mask=valid, other=0).to(tl.int64)
-    return e, valid, j, valid[:, None] & t_mask[None, :], e[:, None] * trials + t[None, :]
+    return e, valid, valid[:, None] & t_mask[None, :], e[:, None].to(tl.int64) * trials + t[None, :]
+
+
+@triton.jit
+def entries_of(col, start, end, t, t_mask, trials, ENTRIES: tl.constexpr):
+    """Entries of a row: index, mask and column of each; mask and offsets of their (entries, T) values."""
+    j = columns_of(col, start, end, ENTRIES).to(tl.int64)
+    e, valid, mask, at = places_of(start, end, t, t_mask, trials, ENTRIES)
+    return e, valid, j, mask, at
+
+
+@triton.jit
+def first_row(crow, col, nodes, NODES: tl.constexpr, ENTRIES: tl.constexpr):
+    """The nodes of a program; start and end of the first one's row, the end of the row after it; the first columns."""
+    first = tl.program_id(0).to(tl.int64) * NODES
+    last = first + 1
+    if NODES > 1:
+        last = tl.minimum(first + NODES, nodes)
+    start = tl.load(crow + first)
+    end = tl.load(crow + first + 1)
+    return first, last, start, end, tl.load(crow + tl.minimum(first + 2, last)), columns_of(col, start, end, ENTRIES)
+
+
+@triton.jit
+def next_columns(col, start, end, next_end, ENTRIES: tl.constexpr):
+    """The columns after those from ``start`` on: of the same row or, at its end, of the next one."""
+    more = start + ENTRIES < end
+    return columns_of(col, tl.where(more, start + ENTRIES, end), tl.where(more, end, next_end), ENTRIES)
 
 
 def tile(
