@@ -120,7 +120,7 @@ def main() -> None:
         for trial in range(chosen.splits)
     ]
     with multiprocessing.get_context("spawn").Pool(chosen.workers) as pool:
-        found = []
+        found: list[dict[str, Any]] = []
         for one in pool.imap_unordered(measure, jobs, chunksize=1):
             print(len(found) + 1, "of", len(jobs), *one.values(), file=sys.stderr, flush=True)
             found.append(one)

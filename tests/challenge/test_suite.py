@@ -159,6 +159,21 @@ def test_poisoning_retrains_on_each_flipped_graph() -> None:
     assert found.envelope.accuracy(0.2) < found.clean
 
 
+def test_attacks_on_the_training_where_the_gradient_is_hidden() -> None:
+    data, split = graph()
+    few = {"steps": 2, "samples": 2, "block_size": 500}
+    ways = {name: replace(POISONING[name], settings=few) for name in ("meta-pgd-relaxed", "meta-pgd-twin")}
+    ways = {"dice": WAYS["dice"], **ways}
+    own = {"gnnguard": {"meta-pgd-relaxed"}, "asgnn": set(ways) - {"dice"}, "gcn": set()}
+    for model, used in own.items():
+        found = challenge_poisoning(recipe(model, epochs=20), data, split, [0.2], name=model, seeds=1, ways=ways)
+        after = {one.attempt.attack: one.after for one in found.outcomes}
+        assert set(after) == used | {"dice"}
+        assert not any(one.problem for one in found.outcomes)
+        if model == "asgnn":  # it begins at the strongest flips so far, and the victim decides
+            assert after["meta-pgd-twin"] <= min(after.values())
+
+
 def test_a_module_of_the_user() -> None:
     data, split = graph()
     torch.manual_seed(0)

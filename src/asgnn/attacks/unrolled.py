@@ -270,9 +270,9 @@ def _silent(model: nn.Module) -> nn.Module:
     """The model as it is trained: its witness weighs the edges, but does not speak."""
     if not isinstance(model, NodeClassifier) or model.witness is None or not model.witness.speaks:
         return model
-    model = copy.deepcopy(model)
-    model.witness = model.witness.silent()
-    return model
+    silent = copy.deepcopy(model)
+    silent.witness = model.witness.silent()
+    return silent
 
 
 @contextmanager
