@@ -65,8 +65,9 @@ class UnrolledTraining:
         derivative: "exact" differentiates the gradient of each step a second time; "difference" takes the central
             difference of two gradients instead, in double precision, for models that can be differentiated only once.
             It is equal up to some 1e-6, and faster for models with kernels of their own, such as ASGNN.
-        relaxation: how the derivatives pass through clips and thresholds; the training itself keeps them. By default
-            they are exact.
+        relaxation: how the derivatives in the edge weights pass through clips and thresholds. By default they are
+            exact. Those in the model's weights always are: with others, the reverse pass would follow another training
+            and grow without bound. Needs a second pass for each step.
     """
 
     steps: int = 50
@@ -328,12 +329,14 @@ class _Train(torch.autograd.Function):
                 new = victim.updated(tuple(inputs[:-1]), inputs[-1], step)
             of_start, *of_moments, of_gradient = torch.autograd.grad(new, inputs, bar)
             loss = run.losses(ctx.logits, step)
-            with relaxed(victim.training.relaxation):
-                if victim.training.derivative == "difference":
-                    of_weights, of_weight = _difference(loss, state[0], weight, of_gradient, victim.parts)
-                else:
-                    parts = victim.parts(state[0]), weight, victim.parts(of_gradient)
-                    of_weights, of_weight = _second_derivative(loss, *parts, check=step == len(ctx.states))
+            parts = victim.parts(state[0]), weight, victim.parts(of_gradient)
+            if victim.training.derivative == "difference":
+                of_weights, of_weight = _difference(loss, state[0], weight, of_gradient, victim.parts)
+            else:
+                of_weights, of_weight = _second_derivative(loss, *parts, check=step == len(ctx.states))
+            if victim.training.relaxation is not None:
+                with relaxed(victim.training.relaxation):
+                    _, of_weight = _second_derivative(loss, *parts, check=step == len(ctx.states))
             bar = (of_start + _joined(of_weights), *of_moments)
             total += of_weight
         return total, None, None

@@ -262,9 +262,7 @@ def make_flips(
 
 
 def _unrolled(model: nn.Module, training: UnrolledTraining, through: Through) -> UnrolledTraining:
-    """The unrolled training of an untrained model."""
+    """The unrolled training of an untrained model; kernels of some have first derivatives only."""
     if through == "relaxed":
         training = replace(training, relaxation=Relaxation())
-    # kernels have first derivatives only; a relaxed ASGNN does without
-    once = isinstance(model, ElasticGNN) or (isinstance(model, ASGNN) and through != "relaxed")
-    return replace(training, derivative="difference") if once else training
+    return replace(training, derivative="difference") if isinstance(model, ASGNN | ElasticGNN) else training
