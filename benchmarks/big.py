@@ -45,7 +45,7 @@ from asgnn.training import TrainConfig, fit, memory_plan
 
 CHUNK = 2**24  # values that are drawn at a time
 ALIKE = 0.7  # the share of edges that join nodes of one class
-GATHERED = "32x1x1,32x1x4,32x1x16,16x1x8"  # programs of the bare gather: entries, warps and nodes
+GATHERED = "32x1,16x1"  # entries and warps per program of the bare gather
 
 
 # --- graphs ---------------------------------------------------------------------------------------------------------
@@ -365,21 +365,14 @@ def one_layer(device: str, graph: LayerGraph, rounds: int) -> dict[str, Any]:
     }
 
 
-def tile_of(text: str) -> list[int]:
-    """Entries, warps and nodes per program, and the registers forward and backward, where 0 sets no limit."""
-    given = [int(number) for number in text.split("x")]
-    return given + [32, 1, 1, 0, 0][len(given) :]
-
-
 def tiles(texts: list[str], graph: LayerGraph, device: str, rounds: int, speed: float) -> Iterator[dict[str, Any]]:
-    """One layer of a graph on a GPU with other shapes of the programs."""
+    """One layer of a graph on a GPU with other numbers of entries and of warps per program."""
     from asgnn.kernels import asmp_layers
     from asgnn.kernels import tiles as shared
 
     moved, _ = layer_bytes(graph.x.size(0), graph.adj.col.numel(), graph.x.size(1))
     for text in texts:
-        shared.LONG_ROW, asmp_layers.WARPS, asmp_layers.NODES, *registers = tile_of(text)
-        asmp_layers.REGISTERS = registers[0] or None, registers[1] or None
+        shared.LONG_ROW, asmp_layers.WARPS = map(int, text.split("x"))
         found = layer_seconds(device, graph, rounds)
         yield {"tile": text, **found, "share_of_copy": moved / found["seconds_per_layer"] / speed}
 
@@ -388,7 +381,7 @@ def gathers(texts: list[str], graph: LayerGraph, device: str, rounds: int, speed
     """The sum of the neighbours' rows and nothing else, for all columns and for one: what a gather alone reaches.
 
     An entry reads its column and the row of the neighbour, a node its place, and writes a row. The kernel of torch is
-    ``embedding_bag``; on a GPU, our own with several shapes of the programs is compared with it.
+    ``embedding_bag``; on a GPU, our own is compared with it.
     """
     crow, col, entries = graph.adj.crow, graph.adj.col, graph.adj.col.numel()
     for h in (graph.x.detach(), graph.x.detach()[:, :1].contiguous()):
@@ -399,7 +392,7 @@ def gathers(texts: list[str], graph: LayerGraph, device: str, rounds: int, speed
         if device != "cpu":
             from gather import sums
 
-            ways += [(text, partial(sums, crow, col, h, *tile_of(text)[:3])) for text in texts]
+            ways += [(text, partial(sums, crow, col, h, *map(int, text.split("x")))) for text in texts]
         expected = library()
         for name, way in ways:
             torch.testing.assert_close(way(), expected, rtol=1e-4, atol=1e-4)
@@ -463,8 +456,7 @@ def main() -> None:
     parser.add_argument("--gather", action="store_true", help="also time a bare gather on the layer's largest graph")
     parser.add_argument(
         "--tiles",
-        help="entries, warps and nodes per program to try on the largest graph on a GPU, as 32x1x8,16x1x4; two more "
-        "numbers limit the registers forward and backward, as 32x1x8x64x96",
+        help="entries and warps per program to try on the largest graph on a GPU, as 32x1,16x1,32x2",
     )
     parser.add_argument("--rounds", type=int, default=5, help="of the layer's timings")
     parser.add_argument("--repeat", type=int, default=0, help="train this many small models in one process instead")

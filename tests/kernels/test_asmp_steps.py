@@ -11,7 +11,7 @@ from torch import Tensor
 
 from asgnn.asmp import BACKENDS
 from asgnn.asmp.gpu import GpuSteps
-from asgnn.kernels import asmp_layers
+from asgnn.kernels import asmp_layers, tiles
 from tests.asmp.test_backends import SCHEMES, run, same
 from tests.awkward import AWKWARD, star
 from tests.kernels.machine import DEVICE, cases
@@ -29,8 +29,9 @@ OTHER = [
 ]
 SMALL = [
     ("one node", ((), torch.float64, False, 3)),
+    ("small star", ((), torch.float64, True, 3)),  # more entries in a row than a program loads at once
     ("isolated node", ((2, 9), torch.float32, True, 3)),  # more trials than a program handles
-    ("small star", ((3,), torch.float64, True, 3)),  # more entries in a row than a program loads at once
+    ("small star", ((3,), torch.float64, True, 3)),
     ("one edge", ((2,), torch.float64, True, 1030)),  # more channels than TILE
 ]
 BATCHES = [((), torch.float64, False, 3), ((3,), torch.float64, True, 3), ((2, 9), torch.float32, True, 3)]
@@ -57,62 +58,51 @@ def test_other_orders_of_the_steps(graph: str, scheme: str, monkeypatch: pytest.
     same(SCHEMES[scheme], *run("gpu", *parts), *run("dense", *parts))
 
 
-@pytest.mark.parametrize("scheme", ["degree", "mcp"])
-@pytest.mark.parametrize(
-    ("graph", "batch", "nodes"),
-    [
-        ("isolated node", (), 2),  # 5 nodes: the last program has one
-        ("small star", (), 4),  # the first of 10 rows is longer than what a program loads at once
-        ("isolated node", (2,), 4),  # several trials: a program keeps to one node
-    ],
-)
-def test_several_nodes_per_program(
-    graph: str, batch: tuple[int, ...], nodes: int, scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(BACKENDS, "gpu", GpuSteps)
-    monkeypatch.setitem(AWKWARD, "small star", (10, star(10)))
-    monkeypatch.setattr(asmp_layers, "MANY", 1)
-    monkeypatch.setattr(asmp_layers, "NODES", nodes)
-    parts = graph, SCHEMES[scheme], torch.float64, batch, True, DEVICE, 3
-    same(SCHEMES[scheme], *run("gpu", *parts), *run("dense", *parts))
+def one_pass(lengths: list[int], trials: int, mcp: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """The values of nodes and those of entries that a pass and its derivative write, for rows of these lengths.
 
-
-def one_pass(mcp: bool) -> list[Tensor]:
-    """All that a pass and its derivative write, on a graph with empty rows and rows of 9 and 17 entries."""
+    The other rows get the same values with and without empty ones between them.
+    """
     rng = torch.Generator(DEVICE).manual_seed(0)
-    lengths = torch.tensor([0, 3, 0, 0, 17, 1, 9, 0, 8, 16, 0], device=DEVICE)
-    nodes, entries = lengths.numel(), int(lengths.sum())
-    crow = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
-    col = torch.randint(nodes, (entries,), generator=rng, device=DEVICE).int()
-    adj = SimpleNamespace(crow=crow, col=col)
+    length = torch.tensor(lengths, device=DEVICE)
+    (full,) = length.nonzero(as_tuple=True)
+    nodes, entries = len(lengths), int(length.sum())
 
     def some(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=rng, device=DEVICE)
 
-    x, weight, c = some(nodes, 3, 1), some(entries), some(8, 1)
-    state = {"h": some(nodes, 3, 1), "e": some(nodes, 1), "z": some(entries, 1)}
+    def of_nodes(*shape: int) -> Tensor:
+        return torch.ones(nodes, *shape, device=DEVICE).index_copy(0, full, some(full.numel(), *shape))
+
+    col = full[torch.randint(full.numel(), (entries,), generator=rng, device=DEVICE)].int()
+    crow = torch.cat([length.new_zeros(1), length.cumsum(0)])
+    col[crow[full]] = full.int()  # self-loops, so that no other degree is 0
+    adj = SimpleNamespace(crow=crow, col=col)
+    x, weight, c = of_nodes(3, trials), some(entries), some(8, trials)
+    state = {"h": of_nodes(3, trials), "e": of_nodes(trials), "z": some(entries, trials)}
     done = asmp_layers.forward(x, weight, c, adj, mcp, structure=True, features=True, **state)  # type: ignore[arg-type]
-    written = [done.z_new, done.h_new, done.e_new, done.mean, done.degree]
-    of_passes = [tensor.clone() for tensor in written if tensor is not None]
-    assert done.mean is not None
-    assert done.degree is not None
-    done.mean.nan_to_num_(0)  # of empty rows
-    done.degree.clamp_(min=0.1)
-    shapes = (nodes, 3, 1), (nodes, 3, 1), (entries, 1), (entries, 1), (entries, 1), (8, nodes, 1)
-    grads = [some(*shape) for shape in shapes]
-    asmp_layers.backward(done, x, weight, c, adj, mcp, asmp_layers.Gradients(*grads))  # type: ignore[arg-type]
-    return of_passes + grads
+    to_h, to_x, parts = of_nodes(3, trials), of_nodes(3, trials), of_nodes(8, trials).transpose(0, 1).contiguous()
+    by_entry = [some(entries, trials) for _ in range(3)]
+    grads = asmp_layers.Gradients(to_h, to_x, *by_entry, parts)
+    asmp_layers.backward(done, x, weight, c, adj, mcp, grads)  # type: ignore[arg-type]
+    assert done.z_new is not None
+    written = [tensor for tensor in (done.h_new, done.e_new, done.mean, done.degree) if tensor is not None]
+    assert len(written) == 4
+    return [*written, to_h, to_x, parts.transpose(0, 1)], [done.z_new, *by_entry]
 
 
-@pytest.mark.filterwarnings("ignore:.* in divide:RuntimeWarning")  # empty rows
+@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")  # the mean of an empty row
+@pytest.mark.parametrize("trials", [1, 2])
 @pytest.mark.parametrize("mcp", [False, True])
-def test_the_number_of_nodes_per_program_changes_no_bit(mcp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asmp_layers, "MANY", 1)
-    monkeypatch.setattr(asmp_layers, "NODES", 1)
-    expected = one_pass(mcp)
-    assert len(expected) == 11
-    assert all(bool(tensor.isfinite().all()) for tensor in expected[5:])
-    for nodes in (2, 4, 8):
-        monkeypatch.setattr(asmp_layers, "NODES", nodes)
-        for ours, reference in zip(one_pass(mcp), expected, strict=True):
-            torch.testing.assert_close(ours, reference, rtol=0, atol=0, equal_nan=True)
+def test_empty_rows_change_no_bit_of_other_rows(mcp: bool, trials: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "LONG_ROW", 8)  # the number of entries that are loaded at once, for any mean
+    lengths = [0, 3, 0, 0, 17, 1, 9, 0, 8, 16, 0]
+    full = [i for i, length in enumerate(lengths) if length]
+    nodes, entries = one_pass(lengths, trials, mcp)
+    expected_nodes, expected_entries = one_pass([lengths[i] for i in full], trials, mcp)
+    ours = [*(values[full] for values in nodes), *entries]
+    for found, expected in zip(ours, [*expected_nodes, *expected_entries], strict=True):
+        assert bool(expected.isfinite().all())
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    to_parts = nodes[-1][[i for i, length in enumerate(lengths) if not length], 3:]
+    torch.testing.assert_close(to_parts, torch.ones_like(to_parts), rtol=0, atol=0)  # as before

@@ -14,7 +14,6 @@ from torch import Tensor
 ENTRIES, TRIALS = 8, 16  # maximum per program
 LONG_ROW = 32  # entries at a time, at most, of rows that are long on average
 TILE = 1024  # elements per operand and program; more would need too many registers
-MANY = 2**15  # number of programs that keeps the GPU busy
 
 
 @triton.jit
@@ -45,10 +44,26 @@ def columns_of(col, start, end, ENTRIES: tl.constexpr):
 
 
 @triton.jit
-def places_of(start, end, t, t_mask, trials, ENTRIES: tl.constexpr):
-    """Entries of a row: index and mask of each; mask and offsets of their (entries, T) values."""
-    e = start + tl.arange(0, ENTRIES)
-    valid = e < end
+def row_of(crow, col, ENTRIES: tl.constexpr):
+    """The node of a program, the first entry of its row, the length of the row and its first columns.
+
+    Places in a row are 32-bit, which saves registers; only its first entry may be beyond.
+    """
+    node = tl.program_id(0).to(tl.int64)
+    first = tl.load(crow + node)
+    length = (tl.load(crow + node + 1) - first).to(tl.int32)
+    return node, first, length, columns_of(col + first, 0, length, ENTRIES)
+
+
+@triton.jit
+def places_of(first, start, end, t, t_mask, trials, ENTRIES: tl.constexpr):
+    """Entries of a row: index and mask of each; mask and offsets of their (entries, T) values.
+
+    ``start`` and ``end`` are counted from ``first``.
+    """
+    place = start + tl.arange(0, ENTRIES)
+    valid = place < end
+    e = first + place
     return e, valid, valid[:, None] & t_mask[None, :], e[:, None].to(tl.int64) * trials + t[None, :]
 
 
@@ -56,27 +71,8 @@ def places_of(start, end, t, t_mask, trials, ENTRIES: tl.constexpr):
 def entries_of(col, start, end, t, t_mask, trials, ENTRIES: tl.constexpr):
     """Entries of a row: index, mask and column of each; mask and offsets of their (entries, T) values."""
     j = columns_of(col, start, end, ENTRIES).to(tl.int64)
-    e, valid, mask, at = places_of(start, end, t, t_mask, trials, ENTRIES)
+    e, valid, mask, at = places_of(0, start, end, t, t_mask, trials, ENTRIES)
     return e, valid, j, mask, at
-
-
-@triton.jit
-def first_row(crow, col, nodes, NODES: tl.constexpr, ENTRIES: tl.constexpr):
-    """The nodes of a program; start and end of the first one's row, the end of the row after it; the first columns."""
-    first = tl.program_id(0).to(tl.int64) * NODES
-    last = first + 1
-    if NODES > 1:
-        last = tl.minimum(first + NODES, nodes)
-    start = tl.load(crow + first)
-    end = tl.load(crow + first + 1)
-    return first, last, start, end, tl.load(crow + tl.minimum(first + 2, last)), columns_of(col, start, end, ENTRIES)
-
-
-@triton.jit
-def next_columns(col, start, end, next_end, ENTRIES: tl.constexpr):
-    """The columns after those from ``start`` on: of the same row or, at its end, of the next one."""
-    more = start + ENTRIES < end
-    return columns_of(col, tl.where(more, start + ENTRIES, end), tl.where(more, end, next_end), ENTRIES)
 
 
 def tile(
