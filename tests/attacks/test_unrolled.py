@@ -21,7 +21,7 @@ from asgnn.attacks.meta_gradient import MetaGradient
 from asgnn.attacks.poison import meta_greedy, meta_pgd
 from asgnn.attacks.unrolled import Derivative, Unrolled, UnrolledTraining
 from asgnn.errors import ConfigError
-from asgnn.graphs import Perturbation, undirected
+from asgnn.graphs import undirected
 from asgnn.graphs.features import Features
 from asgnn.graphs.relaxed import Relaxation
 from asgnn.models import APPNP, ASGNN, GAT, GCN, RUNG, SGC, ElasticGNN, GCNJaccard, GNNGuard, SoftMedianGCN
@@ -302,26 +302,6 @@ def test_retrain_decides() -> None:
 
     found = meta_pgd(data, 8, train, generator(), known=torch.arange(12), retrain=retrain, **options)
     assert pair not in found.flips.t().tolist()
-
-
-def test_an_attack_starts_from_the_worst_of_given_flips() -> None:
-    data, train = tiny(dtype=torch.float32)
-    model = fresh(MODELS["gcn"], dtype=torch.float32)
-    given = [Perturbation(torch.tensor(pairs).t(), 12) for pairs in ([[0, 1], [2, 3]], [[4, 9], [5, 8]])]
-
-    clean = data.edge_index.t().tolist()
-
-    def retrain(edge_index: Tensor) -> Tensor:  # is fooled by the second alone
-        edges = edge_index.t().tolist()
-        fooled = all((pair in edges) != (pair in clean) for pair in given[1].flips.t().tolist())
-        return F.one_hot((data.y + fooled) % CLASSES, CLASSES).float()
-
-    options = {"model": model, "training": UnrolledTraining(steps=2), "retrain": retrain, "known": torch.arange(12)}
-    for steps in (0, 3):
-        found = meta_pgd(data, 2, train, generator(), start=given, steps=steps, samples=1, **options)
-        assert found.flips.equal(given[1].flips)
-    with pytest.raises(ConfigError, match="flips to start from must be for the same graph and at most the 1 of"):
-        meta_pgd(data, 1, train, generator(), start=given, **options)
 
 
 @pytest.mark.parametrize(("name", "clips"), [("gcn", False), ("gnnguard", True), ("asgnn", True)])

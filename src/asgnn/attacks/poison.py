@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -42,7 +41,6 @@ def meta_pgd(
     base_lr: float = 0.3,
     loss: Loss = "probability",
     samples: int = 10,
-    start: Sequence[Perturbation] = (),
     repair: int = 0,
     allow_isolated: bool = False,
     device: torch.device | str | None = None,
@@ -77,8 +75,6 @@ def meta_pgd(
         base_lr: the length of the first step, relative to the budget.
         loss: the loss of the attacked nodes that grows; see :func:`~asgnn.attacks.pgd`.
         samples: sets that are drawn at the end, and half as many each of the eight times before.
-        start: results of other attacks with at most this budget; the ascent begins at the one that the victim finds
-            the worst, and never returns anything better for it.
         repair: rounds of the local search at the end, as for :func:`~asgnn.attacks.pgd`.
 
     Time O(steps · training steps · (E + block)), memory O((E + block) (H + C) + training steps · weights).
@@ -87,13 +83,11 @@ def meta_pgd(
     unrolled, labelled, nodes = _unrolled(data, budget, train, known, nodes, model, training, device)
     problem, state = _problem(data, budget, labelled, rng, nodes, unrolled, retrain, loss, block_size, checkpoint)
     meta = {"steps": steps, "block_size": block_size, "base_lr": base_lr, "loss": loss, "samples": samples}
-    meta |= {"repair": repair, "start": len(start)}
-    if any(one.num_nodes != problem.num_nodes or len(one) > budget for one in start):
-        raise ConfigError(f"The flips to start from must be for the same graph and at most the {budget} of the budget.")
+    meta |= {"repair": repair}
     if budget == 0:
         none = finish(data, torch.empty(2, 0, dtype=torch.int64), 0, allow_isolated=allow_isolated, meta=meta)
         return _named(none, "meta_pgd", unrolled, retrain)
-    ascent = _Ascent.start(problem, block_size, start, rng) if state is None else _Ascent.restore(state, problem, rng)
+    ascent = _Ascent.start(problem, block_size, rng) if state is None else _Ascent.restore(state, problem, rng)
     for step in range(ascent.step, steps):
         gradient = block_gradient(problem, ascent.keys, ascent.s)
         size = float(gradient.norm())
@@ -127,16 +121,10 @@ class _Ascent:
     value: tuple[float, float]
 
     @classmethod
-    def start(cls, problem: Problem, size: int, given: Sequence[Perturbation], rng: torch.Generator) -> _Ascent:
-        """At s = 1 for the flips of the best of ``given``, and 0 elsewhere."""
-        best, value = torch.empty(2, 0, dtype=torch.int64), (-math.inf, -math.inf)
-        for one in given:
-            found = problem.outcome(one.flips)
-            if found > value:
-                best, value = one.flips, found
-        chosen = to_keys(best, problem.num_nodes).to(problem.device)
-        keys = unique_keys(torch.cat([chosen, draw_block(problem, size, rng)]))
-        return cls(0, keys, contains(chosen.sort().values, keys).to(problem.inputs.dtype), best, value)
+    def start(cls, problem: Problem, size: int, rng: torch.Generator) -> _Ascent:
+        keys = draw_block(problem, size, rng)
+        s = torch.zeros(keys.numel(), dtype=problem.inputs.dtype, device=keys.device)
+        return cls(0, keys, s, torch.empty(2, 0, dtype=torch.int64), (-math.inf, -math.inf))
 
     def tried(self, problem: Problem, budget: int, samples: int, rng: torch.Generator, allow_isolated: bool) -> _Ascent:
         """Draw sets with probabilities s, and keep the best one if it is better than the best so far."""

@@ -156,8 +156,7 @@ POISONING: dict[str, Way] = {
     "meta-greedy": Way(meta_greedy, "training", {"steps": 60}, ordered=True, full=True),
     "meta-pgd": Way(meta_pgd, "training", full=True),
     "meta-pgd-relaxed": Way(meta_pgd, "relaxed", full=True),
-    # where the clip hides the gradient, the twin's leads away from the strongest flips so far
-    "meta-pgd-twin": Way(meta_pgd, "twin", surrogate=frozen_twin, continues=True, full=True),
+    "meta-pgd-twin": Way(meta_pgd, "twin", surrogate=frozen_twin, full=True),
 }
 WAYS = EVASION | POISONING
 
