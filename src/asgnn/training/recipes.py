@@ -97,7 +97,7 @@ RECIPES: dict[str, Recipe] = {
         TrainConfig(lr=0.02, weight_decay=4e-3),
     ),
     # For attackers who know the model; chosen on attacked validation nodes by scripts/choose_robust.py, record
-    # docs/records/robust.json.
+    # docs/records/robust.json; docs/challenge.md has the caveats.
     "asgnn-robust": _ASGNN.with_settings(
         {"prior_neighbors": 20, "prior_weight": 0.1}
         | {"witness_floor": 0.1, "witness_voice": 0.3, "witness_tolerance": 0.15}
