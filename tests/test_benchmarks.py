@@ -129,7 +129,7 @@ def test_big_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     alike = (data.y[data.edge_index[0]] == data.y[data.edge_index[1]]).float().mean()
     assert 0.75 < alike < 0.85  # 0.7, and a third of the others
     assert (split.train.numel(), split.val.numel(), split.test.numel()) == (40, 40, 320)
-    row = big.one_layer("cpu", 500, 16, 10, 1)
+    row = big.one_layer("cpu", big.layer_graph("cpu", 500, 16, 10), 1)
     assert row["entries"] == 2 * row["edges"] + row["nodes"]
     assert row["bytes"] - row["bytes_each_once"] == row["entries"] * (3 * 16 + 2) * 4
     memory = big.repeat("cpu", 2, epochs=1)["memory"]

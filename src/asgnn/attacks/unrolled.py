@@ -24,7 +24,6 @@ from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.relaxed import Relaxation, relaxed
-from asgnn.models import NodeClassifier
 from asgnn.settings import check_choice, check_count, check_number
 
 Optimizer = Literal["sgd", "adam"]
@@ -125,9 +124,11 @@ class Unrolled:
             raise ConfigError(f"model must be an untrained torch.nn.Module; it is a {type(model).__name__}.")
         self.training = training or UnrolledTraining()
         self.model = copy.deepcopy(model).to(train.device).eval()
+        # Models of this library take the graph in its prepared form, so that it is not checked at every step.
+        self.prepares = hasattr(model, "informed")
         if self.training.derivative == "difference":
-            self.model = _in_double(self.model)
-        self.learner = _silent(self.model)
+            self.model = self.model.in_double() if self.prepares else self.model.double()  # type: ignore[operator]
+        self.learner: nn.Module = self.model.silenced() if self.prepares else self.model  # type: ignore[operator]
         self.train, self.y = train, labels[train].to(train.device)
         self.last_class = int(self.y.max())
         self.start = {name: p.detach().clone() for name, p in self.model.named_parameters() if p.requires_grad}
@@ -146,8 +147,6 @@ class Unrolled:
         self.shapes = [value.shape for value in self.start.values()]
         self.rates = self._of_weights([given.scalar_lr if scalar else given.lr for scalar in is_scalar])
         self.decays = self._of_weights([0.0 if scalar else given.weight_decay for scalar in is_scalar])
-        # Models of this library take the graph in its prepared form, so that it is not checked at every step.
-        self.prepares = hasattr(model, "informed")
         self.dropouts = [module for module in self.learner.modules() if "Dropout" in type(module).__name__]
         self._converted: tuple[Tensor | Features, Tensor] | None = None
 
@@ -258,22 +257,6 @@ class Unrolled:
 def _joined(tensors: Iterable[Tensor]) -> Tensor:
     """A new vector of all entries."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-def _in_double(model: nn.Module) -> nn.Module:
-    """The model in double precision, with its witness, if it has one."""
-    if isinstance(model, NodeClassifier) and model.testimony is not None:
-        model.testimony = model.testimony.double()
-    return model.double()
-
-
-def _silent(model: nn.Module) -> nn.Module:
-    """The model as it is trained: its witness weighs the edges, but does not speak."""
-    if not isinstance(model, NodeClassifier) or model.witness is None or not model.witness.speaks:
-        return model
-    silent = copy.deepcopy(model)
-    silent.witness = model.witness.silent()
-    return silent
 
 
 @contextmanager

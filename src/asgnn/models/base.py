@@ -107,6 +107,21 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
         growth = disagreement(features, adj, self.testimony) / self.expected - 1 if guarded else None
         return self.witness.joined(out, p, growth)
 
+    def silenced(self) -> NodeClassifier:
+        """The model as it is trained: its witness weighs the edges, but does not speak. A copy, if one does."""
+        if self.witness is None or not self.witness.speaks:
+            return self
+        silent = copy.deepcopy(self)
+        silent.witness = self.witness.silent()
+        return silent
+
+    def in_double(self) -> NodeClassifier:
+        """A copy in double precision, with its witness."""
+        found = copy.deepcopy(self).double()
+        if self.testimony is not None:
+            found.testimony = self.testimony.double()
+        return found
+
     def expect(self, features: Features, adj: Adjacency) -> None:
         """Note how much the witness disagrees with the edges of the training graph."""
         if self.witness is not None and self.witness.tolerance and self.testimony is not None:
