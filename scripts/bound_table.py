@@ -1,7 +1,7 @@
 """What a bound on the edges costs, and how many nodes it makes safe from any flips.
 
-    python scripts/bound_table.py -o docs/records/bound.json
-    python scripts/bound_table.py --page     # updates the table of docs/structure.md
+    python scripts/bound_table.py            # the record and the table of docs/structure.md
+    python scripts/bound_table.py --page     # the table alone
 
 For each bound: test accuracy on the clean graph, and the share of test nodes that are right and safe from any number of
 flips, before and after training. Mean over the splits of Mujkanovic et al.; nothing is chosen here.
@@ -30,7 +30,7 @@ SETTINGS = {"prior_neighbors": 20, "prior_weight": 0.1, "witness_floor": 0.1, "w
 
 
 def measure(graph: str, trial: int) -> list[dict[str, Any]]:
-    """One row for each bound, and one for the witness alone."""
+    """One row for each bound, beside the witness alone."""
     data = load_dataset(graph)
     split, y = stratified_split(data, trial), labels_of(data)
     trials = [recipe("asgnn", **SETTINGS, witness_bound=bound).trial(data, split, trial) for bound in BOUNDS]
@@ -66,13 +66,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--page", action="store_true", help="only update the page")
-    parser.add_argument("-o", "--output", type=Path, default=RECORD)
     chosen = parser.parse_args()
     if not chosen.page:
         warnings.simplefilter("ignore")
         rows = [row for graph in GRAPHS for trial in range(chosen.splits) for row in measure(graph, trial)]
         record = {**origin("python scripts/bound_table.py", "cpu"), "settings": SETTINGS, "rows": rows}
-        chosen.output.write_text(json.dumps(record, indent=1) + "\n")
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
     fill(PAGE, tables())
 
 

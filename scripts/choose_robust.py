@@ -40,7 +40,7 @@ WITNESS: dict[str, Any] = {"witness_floor": 0.1}
 PRIOR: dict[str, Any] = {"prior_neighbors": 20, "prior_weight": 0.1}
 
 
-def variant(base: str, **settings: Any) -> tuple[str, str, dict[str, Any]]:
+def _variant(base: str, **settings: Any) -> tuple[str, str, dict[str, Any]]:
     """The name of a variant, its recipe and what differs from it."""
     words = [f"{name.removeprefix('witness_')} {value:g}" for name, value in settings.items() if name.startswith("w")]
     words += ["prior"] * ("prior_weight" in settings)
@@ -52,7 +52,7 @@ def _grid(
     base: str, voices: Sequence[float], tolerances: Sequence[float], **settings: Any
 ) -> list[tuple[str, str, dict[str, Any]]]:
     return [
-        variant(base, **WITNESS, witness_voice=voice, witness_tolerance=tolerance, **settings)
+        _variant(base, **WITNESS, witness_voice=voice, witness_tolerance=tolerance, **settings)
         for voice in voices
         for tolerance in tolerances
     ]
@@ -61,8 +61,8 @@ def _grid(
 VARIANTS = {
     name: (base, settings)
     for name, base, settings in (
-        variant("asgnn"),
-        variant("rung"),
+        _variant("asgnn"),
+        _variant("rung"),
         *_grid("asgnn", (0.3, 0.5, 0.8), (0.15, 0.2, 0.3), **PRIOR),
         *_grid("asgnn", (0.3, 0.5), (0.15, 0.2), penalty="mcp", **PRIOR),
         *_grid("rung", (0.3, 0.5, 0.8), (0.15, 0.2, 0.3)),
@@ -89,9 +89,10 @@ def measure(job: tuple[str, int, str, str]) -> dict[str, Any]:
     clean = 100 * accuracy(model, data, split.val)
     through = probe(model, seen, attacked, torch.Generator().manual_seed(0), device=device).through
     envelope, worst = [], clean
+    ways = {attack: EVASION[attack] for attack in ATTACKS}
     for budget in BUDGETS:
-        for attempt in planned(name, [budget], {name: EVASION[name] for name in ATTACKS}, through):
-            way = EVASION[attempt.attack]
+        for attempt in planned(name, [budget], ways, through):
+            way = ways[attempt.attack]
             for made in make_flips(attempt, way, Target(model), seen, attacked, [budget], device=device):
                 worst = min(worst, 100 * accuracy(model, made.flips.apply(data), split.val))
         envelope.append(worst)
