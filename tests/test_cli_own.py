@@ -343,6 +343,7 @@ def test_interrupted_fit_writes_nothing(fitted: Path, tmp_path: Path) -> None:
          "from asgnn.training import tune\nprint('ready', flush=True)\nfrom asgnn.__main__ import main\nmain()"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -183,10 +183,11 @@ def test_the_estimate_is_near_the_measured_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         pytest.skip("the peak of a process cannot be reset here")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # with a fixed threshold freed tensors go back at once; otherwise what malloc keeps for itself differs by half
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
     done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     (plan, measured), (saving_plan, saving_measured) = json.loads(done.stdout)
-    assert 0.7 < plan / measured < 1.5
-    assert 0.6 < saving_plan / saving_measured < 1.6
+    assert 0.8 < plan / measured < 1.3
+    assert 0.75 < saving_plan / saving_measured < 1.3
     assert saving_measured < 0.9 * measured
