@@ -131,6 +131,7 @@ def main() -> None:
     parser.add_argument("--attacks", default="", help="the only ones to make, separated by commas")
     parser.add_argument("--local", action="store_true", help="single nodes; budgets are shares of the degree")
     parser.add_argument("--no-controls", action="store_true")
+    parser.add_argument("--no-transfers", action="store_true", help="only the attacks that are made for each model")
     parser.add_argument("--store", type=Path, default=Path("runs/challenge.sqlite"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
@@ -147,6 +148,7 @@ def main() -> None:
                 chosen.store,
                 device=chosen.device,
                 workers=chosen.workers,
+                transfers=not chosen.no_transfers,
                 report=lambda line: print(line, file=sys.stderr, flush=True),
             )
         if chosen.what == "record":

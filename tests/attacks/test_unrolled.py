@@ -328,9 +328,9 @@ def test_redrawn_weights_depend_on_the_edges_alone(name: str) -> None:
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(once, again)
     assert not torch.allclose(once, meta_gradient(fixed, data, first))
-    runs = [victim._drawn(data.edge_index, weight) for weight in (first, second)]
+    runs = [victim._of_edges(data.edge_index, weight) for weight in (first, second)]
     short = Unrolled(fresh(MODELS[name]), train, data.y, UnrolledTraining(steps=5, least=2))
-    lengths = {short._drawn(data.edge_index, symmetric(data, seed)).steps for seed in range(40)}
+    lengths = {short._of_edges(data.edge_index, symmetric(data, seed)).steps for seed in range(40)}
     assert lengths == {2, 3, 4, 5}
     assert not torch.equal(*(run.start for run in runs))
     with torch.no_grad():  # without gradient, the initial weights are those of the model

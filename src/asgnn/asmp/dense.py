@@ -13,6 +13,7 @@ from asgnn.asmp.objective import MIN_DEGREE, degree_terms, paper_terms
 from asgnn.asmp.params import ASMPParams, Scheme
 from asgnn.asmp.penalties import damping, mcp_weight, strength_and_trust
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.dense import DenseAdjacency
 
 
 class DenseSteps:
@@ -90,3 +91,16 @@ class DenseSteps:
     def structure(self, s: Tensor) -> Tensor:
         """S in the public layout: (…, N, N) for dense support, (…, E) in adjacency order for edge support."""
         return s if self.scheme.support == "dense" else s[..., self.adj.row, self.adj.col]
+
+
+class MatrixSteps(DenseSteps):
+    """The steps of a frozen structure on the normalised matrices of T graphs; x and h are (T, N, C)."""
+
+    def __init__(self, x: Tensor, adj: DenseAdjacency, params: ASMPParams, scheme: Scheme) -> None:
+        self.x, self.h, self.graphs, self.scheme = x, x, adj, scheme
+        self.s = adj.normalized(scheme.normalization, x.dtype)
+        self.scalars = params.tensors(x, x.shape[:-2])
+        self.lam, *_, self.eta1, _ = (v[..., None, None] for v in self.scalars)
+
+    def average(self, h: Tensor, s: Tensor) -> Tensor:
+        return self.graphs.matmul(s, h)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 from torch import Tensor
 
 from asgnn.asmp.cpu import CpuSteps, supports
-from asgnn.asmp.dense import DenseSteps
+from asgnn.asmp.dense import DenseSteps, MatrixSteps
 from asgnn.asmp.edges import EdgeSteps
 from asgnn.asmp.gpu import GpuSteps
 from asgnn.asmp.objective import Terms
@@ -18,6 +18,7 @@ from asgnn.asmp.pieces import PieceSteps
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.checks import check_floats
+from asgnn.graphs.dense import DenseAdjacency
 from asgnn.graphs.piece import Piece
 from asgnn.graphs.relaxed import relaxation
 from asgnn.kernels import on_cpu
@@ -122,7 +123,7 @@ class Propagation:
 
 def propagate(
     x: Tensor,
-    adj: Adjacency,
+    adj: Adjacency | DenseAdjacency,
     params: ASMPParams,
     scheme: Scheme,
     *,
@@ -141,6 +142,8 @@ def propagate(
     check_floats(x, "(…, N, C)", batched=True)
     check_count("layers", layers, 0, MAX_LAYERS)
     check_choice("backend", backend, ("auto", *BACKENDS))
+    if isinstance(adj, DenseAdjacency):
+        return _on_matrices(x, adj, params, scheme, layers)
     if scheme.objective == "degree" and not adj.symmetric:
         raise GraphError('objective="degree" needs symmetric weights, but edge_weight differs between i → j and j → i.')
     leaves_edges = scheme.leaves_edges(params.lam)
@@ -171,6 +174,17 @@ def propagate(
             structures.append(s)
     all_weights = tuple(steps.structure(s) for s in structures) if weights else ()
     return Propagation(steps.features(h), adj, all_weights, tuple(values), backend)
+
+
+def _on_matrices(x: Tensor, adj: DenseAdjacency, params: ASMPParams, scheme: Scheme, layers: int) -> Propagation:
+    """H after all layers on matrices, without a record."""
+    if scheme.structure != "frozen":
+        raise ConfigError('On matrices of several graphs the structure cannot change; use structure="frozen".')
+    steps = MatrixSteps(x, adj, params, scheme)
+    h = steps.h
+    for _ in range(layers):
+        h = steps.h_step(h, steps.s)
+    return Propagation(h, cast(Adjacency, adj), (), (), "dense")
 
 
 def _on_piece(

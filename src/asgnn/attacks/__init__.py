@@ -10,6 +10,7 @@ from asgnn.attacks.minmax import minmax
 from asgnn.attacks.nettack import nettack, nettack_targets
 from asgnn.attacks.pgd import pgd
 from asgnn.attacks.poison import meta_greedy, meta_pgd
+from asgnn.attacks.poison_pairs import MatrixVictim, Start, meta_pgd_pairs
 from asgnn.attacks.prbcd import grbcd, prbcd
 from asgnn.attacks.random_flips import random_flips
 from asgnn.attacks.smoothing import smoothed, straight_through
@@ -18,6 +19,8 @@ from asgnn.attacks.unrolled import Unrolled, UnrolledTraining
 
 __all__ = [
     "LocalEvasion",
+    "MatrixVictim",
+    "Start",
     "SurrogateGCN",
     "Unrolled",
     "UnrolledTraining",
@@ -30,6 +33,7 @@ __all__ = [
     "local_evasion",
     "meta_greedy",
     "meta_pgd",
+    "meta_pgd_pairs",
     "metattack",
     "minmax",
     "nettack",

@@ -39,7 +39,7 @@ def meta_pgd(
     steps: int = 200,
     block_size: int = 60_000,
     base_lr: float = 0.3,
-    loss: Loss = "probability",
+    loss: Loss = "tanh_margin",
     samples: int = 10,
     repair: int = 0,
     allow_isolated: bool = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 import torch
@@ -102,13 +103,27 @@ def best_rounding(
     Time O(samples · (P + one forward pass)).
     """
     best, best_value = pairs[:, :0], (-torch.inf, -torch.inf)
+    for flips in roundings(pairs, values, budget, samples, rng, problem.edges, problem.num_nodes, allow_isolated):
+        value = problem.outcome(flips)
+        if value > best_value:
+            best, best_value = flips, value
+    return best, best_value
+
+
+def roundings(
+    pairs: Tensor,
+    values: Tensor,
+    budget: int,
+    samples: int,
+    rng: torch.Generator,
+    edges: Tensor,
+    num_nodes: int,
+    allow_isolated: bool = False,
+) -> Iterator[Tensor]:
+    """The candidates of :func:`best_rounding`, one after the other."""
     drawn = torch.zeros(values.numel(), dtype=torch.bool)
     for sample in range(samples):
         if sample > 0:
             drawn = torch.rand(values.numel(), generator=rng) < values
         ranked = torch.cat([pairs[:, drawn], pairs[:, ~drawn]], dim=1)
-        flips = first_allowed(ranked, budget, problem.edges, problem.num_nodes, allow_isolated=allow_isolated)
-        value = problem.outcome(flips)
-        if value > best_value:
-            best, best_value = flips, value
-    return best, best_value
+        yield first_allowed(ranked, budget, edges, num_nodes, allow_isolated=allow_isolated)

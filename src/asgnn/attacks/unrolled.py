@@ -10,7 +10,7 @@ import copy
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.dense import Tape
 from asgnn.graphs.features import Features
 from asgnn.graphs.relaxed import Relaxation, relaxed
 from asgnn.settings import check_choice, check_count, check_number
@@ -163,9 +164,9 @@ class Unrolled:
         return self._converted[1]
 
     def _trained(self, x: Tensor | Features, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
-        run = _Run(self, _joined(self.start.values()), 0, self.training.steps)
+        run = self._given()
         if self.training.redraw and edge_weight.requires_grad:
-            run = self._drawn(edge_index, edge_weight.detach())
+            run = self._of_edges(edge_index, edge_weight.detach())
         if self.prepares:
             features = Features.of(x)
             adj = Adjacency.of(edge_index, features.num_nodes, edge_weight)
@@ -198,11 +199,18 @@ class Unrolled:
         like = next(iter(self.start.values()))
         return _joined(like.new_full(shape, value) for shape, value in zip(self.shapes, values, strict=True))
 
-    def _drawn(self, edge_index: Tensor, edge_weight: Tensor) -> _Run:
-        """Return a training from other initial weights and of another length, which depend on the edges alone."""
+    def _given(self) -> _Run:
+        """The training from the weights of the model, with all steps."""
+        return _Run(self, _joined(self.start.values()), 0, self.training.steps)
+
+    def _of_edges(self, edge_index: Tensor, edge_weight: Tensor) -> _Run:
+        """A drawn training that depends on the edges alone."""
         number = float(edge_weight.double() @ (edge_index + 1).double().prod(0))
-        (seed,) = struct.unpack("q", struct.pack("d", number))
-        with _seeded(seed, edge_weight.device):
+        return self._drawn(*struct.unpack("q", struct.pack("d", number)))
+
+    def _drawn(self, seed: int) -> _Run:
+        """A training from other initial weights and of another length."""
+        with _seeded(seed, self.train.device):
             self.model.reset_parameters()  # type: ignore[operator]
         start = _joined(p.detach() for p in self.model.parameters() if p.requires_grad)
         most = self.training.steps
@@ -254,6 +262,33 @@ class Unrolled:
         return 1 if self.training.optimizer == "sgd" else 2
 
 
+class UnrolledMatrices(Unrolled):
+    """The unrolled trainings of T victims, each on a graph of its own that is given as a dense matrix.
+
+    Args:
+        model: untrained; it maps features and matrices (T, N, N) to logits (T, N, C). Its weights have a leading
+            dimension T, too.
+        train, labels, training: as for :class:`Unrolled`; derivatives are exact.
+
+    Time O(steps · T N² (H + C)), memory O(T N² + steps · weights).
+    """
+
+    def after(self, features: Features, matrix: Tensor, seed: int | None = None) -> Tensor:
+        """Return the logits (T, N, C) after training, differentiable once in the matrices (T, N, N).
+
+        With a seed, all trainings start from weights and have a length that are drawn with it.
+        """
+        run = replace(self._given() if seed is None else self._drawn(seed), tape=Tape())
+
+        def logits(values: list[Tensor], weight: Tensor, tape: Tape | None = None) -> Tensor:
+            named = dict(zip(self.start, values, strict=True))
+            found: Tensor = functional_call(self.model, named, (features, weight, tape), strict=False)
+            return found
+
+        weights = _Train.apply(matrix, run, partial(logits, tape=run.tape))
+        return logits(self.parts(weights), matrix)
+
+
 def _joined(tensors: Iterable[Tensor]) -> Tensor:
     """A new vector of all entries."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -275,6 +310,7 @@ class _Run:
     start: Tensor
     seed: int
     steps: int
+    tape: Tape | None = None
 
     def losses(self, logits: _Logits, step: int) -> _Logits:
         return self.victim.losses(logits, (self.seed + step) % 2**62)
@@ -303,7 +339,7 @@ class _Train(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, adjoint: Tensor) -> tuple[Tensor, None, None]:
         run, (weight,) = ctx.run, ctx.saved_tensors
-        victim, total = run.victim, torch.zeros_like(weight)
+        victim, total = run.victim, torch.zeros_like(weight[:0] if run.tape is not None else weight)
         bar = (adjoint, *(torch.zeros_like(adjoint) for _ in range(victim.moments)))
         for step in range(len(ctx.states), 0, -1):
             state, gradient = ctx.states[step - 1], ctx.gradients[step - 1]
@@ -313,16 +349,18 @@ class _Train(torch.autograd.Function):
             of_start, *of_moments, of_gradient = torch.autograd.grad(new, inputs, bar)
             loss = run.losses(ctx.logits, step)
             parts = victim.parts(state[0]), weight, victim.parts(of_gradient)
+            check, of_weight = step == len(ctx.states), None
             if victim.training.derivative == "difference":
                 of_weights, of_weight = _difference(loss, state[0], weight, of_gradient, victim.parts)
             else:
-                of_weights, of_weight = _second_derivative(loss, *parts, check=step == len(ctx.states))
+                of_weights, of_weight = _second_derivative(loss, *parts, check, run.tape)
             if victim.training.relaxation is not None:
                 with relaxed(victim.training.relaxation):
-                    _, of_weight = _second_derivative(loss, *parts, check=step == len(ctx.states))
+                    _, of_weight = _second_derivative(loss, *parts, check)
             bar = (of_start + _joined(of_weights), *of_moments)
-            total += of_weight
-        return total, None, None
+            if of_weight is not None:
+                total += of_weight
+        return (total if run.tape is None else run.tape.total()), None, None
 
 
 def _gradient(loss: _Logits, weights: list[Tensor], weight: Tensor) -> list[Tensor]:
@@ -333,18 +371,21 @@ def _gradient(loss: _Logits, weights: list[Tensor], weight: Tensor) -> list[Tens
 
 
 def _second_derivative(
-    loss: _Logits, weights: list[Tensor], weight: Tensor, along: list[Tensor], check: bool
-) -> tuple[list[Tensor], Tensor]:
-    """Return the derivatives of ⟨∂loss/∂weights, along⟩ in the weights and in the edge weights."""
+    loss: _Logits, weights: list[Tensor], weight: Tensor, along: list[Tensor], check: bool, tape: Tape | None = None
+) -> tuple[list[Tensor], Tensor | None]:
+    """Return the derivatives of ⟨∂loss/∂weights, along⟩ in the weights and in the edge weights, or these on a tape."""
     with torch.enable_grad():
-        leaves = [value.detach().requires_grad_() for value in (*weights, weight)]
-        gradient = _grad(loss(leaves[:-1], leaves[-1]), leaves[:-1], create_graph=True)
+        leaves = [value.detach().requires_grad_() for value in weights]
+        edges = weight.detach() if tape is not None else weight.detach().requires_grad_()
+        gradient = _grad(loss(leaves, edges), leaves, create_graph=True)
     if check:
         _check_twice(gradient)
     needed = [(g, a) for g, a in zip(gradient, along, strict=True) if g.requires_grad]
     outputs, along_outputs = [g for g, _ in needed], [a for _, a in needed]
-    found = torch.autograd.grad(outputs, leaves, along_outputs, allow_unused=True, materialize_grads=True)
-    return list(found[:-1]), found[-1]
+    by = leaves if tape is not None else [*leaves, edges]
+    with tape.recording() if tape is not None else nullcontext():
+        found = list(torch.autograd.grad(outputs, by, along_outputs, allow_unused=True, materialize_grads=True))
+    return found[: len(leaves)], None if tape is not None else found[-1]
 
 
 def _check_twice(gradient: list[Tensor]) -> None:

@@ -25,9 +25,10 @@ from asgnn.attacks import (
     smoothed,
     straight_through,
 )
+from asgnn.attacks.poison_pairs import STARTS, Trainings, meta_pgd_pairs
 from asgnn.attacks.surrogate import Victim
 from asgnn.attacks.unrolled import Retrain, UnrolledTraining
-from asgnn.challenge.controls import frozen_twin, trusting_twin
+from asgnn.challenge.controls import frozen_twin, on_matrices, trusting_twin
 from asgnn.challenge.values import UNBOUNDED, Attempt, Made, flips_of
 from asgnn.graphs import Perturbation, Split, labels_of
 from asgnn.graphs.keys import from_keys, single_keys, to_keys
@@ -38,7 +39,7 @@ from asgnn.settings import check_choice
 
 Effort = Literal["quick", "full"]
 EFFORTS = ("quick", "full")
-Through = Literal["gradient", "relaxed", "twin", "trust", "answers", "training", "nothing"]
+Through = Literal["gradient", "relaxed", "twin", "trust", "answers", "training", "matrix", "nothing"]
 
 
 def _itself(model: nn.Module) -> Victim:
@@ -52,24 +53,27 @@ class Way:
     Attributes:
         attack: a function of :mod:`asgnn.attacks`, or one with the same arguments.
         through: what it uses of the model: its "gradient", a "relaxed" gradient, that of its frozen "twin" (ASGNN
-            only), its "trust" in the edges (models that can lose it), its "answers", its "training", or "nothing". An
-            attack on the training can be "relaxed" or use the "twin", too.
+            only), its "trust" in the edges (models that can lose it), its "answers", its "training", that on a
+            "matrix" (see :func:`~asgnn.challenge.controls.on_matrices`), or "nothing". An attack on the training can
+            be "relaxed" or use the "twin", too.
         settings: of the attack.
         surrogate: from the trained model, or from the untrained one for an attack on the training, to the one whose
             gradient is taken.
         ordered: whether its first k flips are its result for a budget of k; then one run serves all budgets.
         continues: whether it starts from the strongest flips so far, as its argument ``start``.
         seeds: the number of runs, each with its own random numbers; a gradient attack then starts elsewhere.
+        together: whether one call makes the flips of all budgets and seeds, which are its ``starts``.
         full: whether it is run only with effort "full".
     """
 
-    attack: Callable[..., Perturbation]
+    attack: Callable[..., Any]
     through: Through
     settings: Mapping[str, Any] = field(default_factory=dict)
     surrogate: Callable[[nn.Module], Victim | None] = _itself
     ordered: bool = False
     continues: bool = False
     seeds: int = 1
+    together: bool = False
     full: bool = False
 
 
@@ -153,6 +157,7 @@ POISONING: dict[str, Way] = {
     "metattack": Way(metattack, "nothing", {"loss": "tanh_margin"}, ordered=True),
     # flips of an evasion attack on the model that was trained on the clean graph, used as poison
     **{name: EVASION[name] for name in ("prbcd", "prbcd-relaxed", "prbcd-twin", "grbcd", "dice", "random")},
+    "meta-pgd-pairs": Way(meta_pgd_pairs, "matrix", seeds=len(STARTS), together=True, full=True),
     "meta-greedy": Way(meta_greedy, "training", {"steps": 60}, ordered=True, full=True),
     "meta-pgd": Way(meta_pgd, "training", full=True),
     "meta-pgd-relaxed": Way(meta_pgd, "relaxed", full=True),
@@ -170,12 +175,14 @@ class Target:
         untrained: the model with its initial weights, for attacks through the training.
         training: the settings of its training, as far as an attack unrolls it.
         retrain: trains the model on given edges and returns its logits.
+        trainings: does so for several graphs at once.
     """
 
     model: nn.Module | None = None
     untrained: nn.Module | None = None
     training: UnrolledTraining | None = None
     retrain: Retrain | None = None
+    trainings: Trainings | None = None
 
 
 def chosen(table: Mapping[str, Way], effort: Effort) -> dict[str, Way]:
@@ -222,7 +229,10 @@ def make_flips(
     best: Perturbation | None = None,
     device: torch.device | str | None = None,
 ) -> list[Made]:
-    """The flips of an attempt; an ordered attack is made once for the largest of ``budgets`` and gives those of each.
+    """The flips of an attempt, and of all others that come with them.
+
+    An ordered attack is made once for the largest of ``budgets`` and gives the flips of each. Attacks that are made
+    together give those of all budgets and seeds.
 
     Args:
         attempt, way: what to make, and how.
@@ -230,11 +240,12 @@ def make_flips(
         budgets: all budgets of the challenge.
         best: the strongest flips so far with the budget of the attempt.
     """
-    shares = sorted({attempt.budget, *budgets}) if way.ordered else [attempt.budget]
+    shares = sorted({attempt.budget, *budgets}) if way.ordered or way.together else [attempt.budget]
     taken = inspect.signature(way.attack).parameters
     everyone = (labels_of(data) >= 0).nonzero().view(-1)
     offered: dict[str, Any] = {
         "budget": flips_of(shares[-1], data),
+        "budgets": [flips_of(share, data) for share in shares],
         # an attack on the training tells the labels that the victim is trained with from those that it only knows
         "train": split.train if "known" in taken else everyone,
         "known": everyone,
@@ -242,7 +253,10 @@ def make_flips(
         "nodes": split.test,
         "device": device,
     }
-    if "retrain" in taken and target.untrained is not None:
+    if way.together and target.untrained is not None:
+        model = on_matrices(target.untrained, data, device)
+        offered |= {"model": model, "training": target.training, "trainings": target.trainings}
+    elif "retrain" in taken and target.untrained is not None:
         training = _unrolled(target.untrained, target.training or UnrolledTraining(), way.through)
         offered |= {"model": way.surrogate(target.untrained), "training": training, "retrain": target.retrain}
     elif way.through == "answers" and target.model is not None:
@@ -254,6 +268,12 @@ def make_flips(
     began = time.perf_counter()
     found = way.attack(data, **{name: value for name, value in offered.items() if name in taken}, **way.settings)
     seconds = time.perf_counter() - began
+    if way.together:
+        return [
+            Made(replace(attempt, budget=share, seed=seed), flips, seconds / (len(shares) * way.seeds))
+            for share, each in zip(shares, found, strict=True)
+            for seed, flips in enumerate(each)
+        ]
     return [
         Made(replace(attempt, budget=share), found.first(flips_of(share, data)) if way.ordered else found, seconds)
         for share in shares

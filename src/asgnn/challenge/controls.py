@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import cast
 
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from asgnn.attacks.poison_pairs import MatrixVictim
 from asgnn.graphs import prepare
-from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.adjacency import Adjacency, Normalization
+from asgnn.graphs.dense import DenseAdjacency, Tape
 from asgnn.graphs.features import Features
-from asgnn.models import ASGNN, GCN, NodeClassifier, ProGNN
+from asgnn.models import APPNP, ASGNN, GCN, SGC, GCNJaccard, NodeClassifier, ProGNN, stack
 from asgnn.models.layers import Rng
 from asgnn.models.prognn import dense_propagation
 
@@ -91,3 +93,63 @@ def trusting_twin(model: nn.Module) -> NodeClassifier | None:
     twin = copy.deepcopy(model)
     twin.expected = 0.0
     return twin
+
+
+class OnMatrices(nn.Module):
+    """Some models of one kind as a function of features and normalised matrices (T, N, N), for attacks on all pairs."""
+
+    def __init__(self, model: NodeClassifier, count: int, normalization: Normalization) -> None:
+        super().__init__()
+        self.model, self.normalization = stack([copy.deepcopy(model) for _ in range(count)]), normalization
+
+    def forward(self, features: Features, matrix: Tensor, tape: Tape | None = None) -> Tensor:
+        adj = cast(Adjacency, DenseAdjacency(matrix, self.normalization, tape))
+        return self.model.logits(features, adj, None)
+
+    def reset_parameters(self) -> None:
+        self.model.reset_parameters()
+
+    def scalars(self) -> Iterable[Tensor]:
+        return self.model.scalars()
+
+
+def fits_matrices(model: nn.Module) -> bool:
+    """Whether :func:`on_matrices` can take a model: GCN, GCN-Jaccard, SGC, APPNP, and ASGNN without ``hops``."""
+    return type(model) in (GCN, GCNJaccard, SGC, APPNP, ASGNN) and not getattr(model, "hops", 0)
+
+
+def on_matrices(model: nn.Module, data: Data, device: torch.device | str | None = None) -> MatrixVictim | None:
+    """A model as an attack on all pairs of nodes sees it, an ASGNN as its frozen twin; ``None`` if it cannot be one.
+
+    Prior and witness weigh each pair by the features alone, and so does GCN-Jaccard: this is computed once, in time
+    and memory O(N²).
+    """
+    if not fits_matrices(model):
+        return None
+    features, adj = prepare(data, device)
+    seen = cast(NodeClassifier, copy.deepcopy(frozen_twin(model) or model)).to(features.device).eval()
+    bare = copy.deepcopy(seen)
+    bare.prior = bare.witness = bare.testimony = None
+    normalization: Normalization = "sym"
+    if isinstance(bare, ASGNN):
+        normalization = bare.asmp.scheme.normalization
+    absent, present = (_weights_of_pairs(seen, features, weight) for weight in (0.0, 1.0))
+    return MatrixVictim(
+        lambda count: OnMatrices(bare, count, normalization),
+        normalization,
+        absent,
+        present,
+        lambda out: seen.joined(out, features, adj),
+    )
+
+
+def _weights_of_pairs(model: NodeClassifier, features: Features, weight: float) -> Tensor:
+    """(N, N) the weights that a model gives to the edges of the complete graph if all have this weight."""
+    n = features.num_nodes
+    pairs = torch.triu_indices(n, n, 1, device=features.device)
+    pairs = torch.cat([pairs, pairs.flip(0)], dim=1)
+    adj = Adjacency.of(pairs, n, torch.full((pairs.size(1),), weight, device=pairs.device))
+    adj = model.informed(features, adj)
+    found = torch.zeros(n, n, device=pairs.device)
+    found[adj.row.long(), adj.col.long()] = adj.weight
+    return found.fill_diagonal_(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
@@ -20,6 +20,7 @@ from asgnn.challenge.signs import Probe, probe, signs_of_masking
 from asgnn.challenge.values import Attempt, AttemptOutcome, Envelope, Kind, Made, check_budgets
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import Perturbation, Split, labels_of, split_of
+from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 from asgnn.models import NodeClassifier
 from asgnn.progress import Progress
 from asgnn.settings import check_count
@@ -145,10 +146,10 @@ def challenge_poisoning(
         return fmean(_right(one, flipped) for one in train(flipped))
 
     def retrain(edge_index: Tensor) -> Tensor:
-        graph = copy.copy(data)
-        graph.edge_index = edge_index.to(data.edge_index.device)
-        with torch.enable_grad():  # attacks decide without gradients
-            return train(graph, 1)[0].logits[0].to(edge_index.device)
+        return trained_on(recipe, data, split, [edge_index], device)[0].to(edge_index.device)
+
+    def trainings(graphs: Sequence[Tensor]) -> list[Tensor]:
+        return trained_on(recipe, data, split, graphs, device)
 
     fits = train(data)
     model = as_attacked(fits[0].model, data)
@@ -157,10 +158,35 @@ def challenge_poisoning(
         untrained.testimony = getattr(model, "testimony", None)  # does not depend on the edges
     config = recipe.config
     training = UnrolledTraining(lr=config.lr, weight_decay=config.weight_decay, scalar_lr=config.scalar_lr)
-    target = Target(model, untrained, training, retrain)
+    target = Target(model, untrained, training, retrain, trainings)
     scene = _Scene("poisoning", name, data, split, budgets, ways, device)
     clean = fmean(_right(one, data) for one in fits)
     return _run(scene, target, model, clean, judge, pool, ledger or Ledger(), progress)
+
+
+def trained_on(
+    recipe: Recipe, data: Data, split: Split, graphs: Sequence[Tensor], device: torch.device | str | None = None
+) -> list[Tensor]:
+    """Train a model on each of some graphs with the same nodes and return its logits (N, C) of each.
+
+    ``graphs`` holds the edge_index (2, E) of each. If trials may have edge weights of their own, all are one batch.
+    """
+    together, n, place = copy.copy(data), int(data.num_nodes or 0), data.edge_index.device
+    keys = [to_keys(edge_index.to(place), n) for edge_index in graphs]
+    trial = recipe.trial(data, split, 0)
+    with torch.enable_grad():  # attacks decide without gradients
+        if not getattr(trial.model, "own_weights", False):
+            fits = []
+            for edge_index in graphs:
+                together.edge_index = edge_index.to(place)
+                fits += fit_many([recipe.trial(together, split, 0)], together, device=device)
+        else:
+            union = unique_keys(torch.cat(keys))
+            together.edge_index = from_keys(union, n)
+            weights = [contains(own, union).to(data.x.dtype) for own in keys]
+            trials = [replace(recipe.trial(together, split, 0), edge_weight=weight) for weight in weights]
+            fits = fit_many(trials, together, device=device)
+    return [fit.logits[0] for fit in fits]
 
 
 def _right(fit: Fit, data: Data) -> float:

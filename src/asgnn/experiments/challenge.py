@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import time
@@ -132,7 +133,11 @@ class Job:
     @property
     def key(self) -> str:
         """Of the series with the outcomes; other budgets and another effort add to the same series."""
-        asked = {"dataset": self.dataset, "split": str(self.split), "kind": self.kind, "victim": self.subject.name}
+        return self.key_for(self.subject.name)
+
+    def key_for(self, victim: str) -> str:
+        """The key of the same job with another model."""
+        asked = {"dataset": self.dataset, "split": str(self.split), "kind": self.kind, "victim": victim}
         return key_of({SERIES: asked} | ({"shares": self.budgets} if self.phase == "nodes" else {}))
 
     def __str__(self) -> str:
@@ -150,10 +155,8 @@ class StoreLedger(Ledger):
         super().__init__()
         self.store, self.job, self.device = store, job, device
         self._written, self._waiting = time.monotonic(), False
+        self._outcomes |= {one.attempt: one for one in _outcomes(store, job, job.subject.name)}
         for series in store.series_of(job.key, SERIES):
-            for row in series.content["outcomes"]:
-                outcome = AttemptOutcome(job.kind, job.subject.name, Attempt(*row[:4]), *row[4:])
-                self._outcomes[outcome.attempt] = outcome
             if series.content["probe"] is not None:
                 through, *rest = series.content["probe"]
                 self._probe = Probe(tuple(through), *rest)
@@ -213,6 +216,13 @@ class StoreLedger(Ledger):
         self._written, self._waiting = time.monotonic(), False
 
 
+def _outcomes(store: Store, job: Job, victim: str) -> Iterator[AttemptOutcome]:
+    """What the store has of a model under the attacks of a job."""
+    for series in store.series_of(job.key_for(victim), SERIES):
+        for row in series.content["outcomes"]:
+            yield AttemptOutcome(job.kind, victim, Attempt(*row[:4]), *row[4:])
+
+
 def jobs_of(
     kinds: Sequence[str],
     dataset: str,
@@ -263,11 +273,11 @@ def run_job(job: Job, store: Store, *, device: str = "cpu", root: str | Path | N
         return (_make_shared if job.phase == "shared" else _challenge)(job, ledger, device, root)
 
 
-def _challenge(job: Job, ledger: Ledger, device: str, root: str | Path | None) -> int:
+def _challenge(job: Job, ledger: StoreLedger, device: str, root: str | Path | None) -> int:
     """Attack one model, or try flips that were made against others; returns the number of new outcomes."""
     ways = job.ways
     before = len(ledger.outcomes())
-    pool = [attempt for attempt in ledger.pool() if _transfers(job, attempt)] if job.phase == "transfer" else []
+    pool = _pool(job, ledger) if job.phase == "transfer" else []
     known, probed = {one.attempt for one in ledger.outcomes()}, ledger.probe()
     name, unbounded = job.subject.name, job.effort == "full" and job.kind == "evasion"
     if probed is not None and known >= {
@@ -310,6 +320,23 @@ def _challenge_nodes(job: Job, store: Store, device: str, root: str | Path | Non
     content = {**asdict(found), "seconds": round(time.monotonic() - began, 2), "machine": machine(device)}
     store.add_series([Series(job.key, NODES, {**content, "version": __version__})])
     return len(found.targets)
+
+
+def _pool(job: Job, ledger: StoreLedger) -> list[Attempt]:
+    """The flips made against other models that are tried.
+
+    For poisoning, of several runs of one attack only the one that was the worst for the model that it was made against,
+    unless the effort is full.
+    """
+    found = [attempt for attempt in ledger.pool() if _transfers(job, attempt)]
+    if job.kind == "evasion" or job.effort == "full":
+        return found
+    sources = dict.fromkeys(attempt.source for attempt in found)
+    after = {one.attempt: one.after for source in sources for one in _outcomes(ledger.store, job, source)}
+    worst: dict[Attempt, Attempt] = {}
+    for attempt in sorted(found, key=lambda one: after.get(one, math.inf)):
+        worst.setdefault(replace(attempt, seed=0), attempt)
+    return list(worst.values())
 
 
 def _transfers(job: Job, attempt: Attempt) -> bool:
@@ -364,12 +391,13 @@ def run_challenge(
     device: str = "cpu",
     workers: int = 1,
     root: str | Path | None = None,
+    transfers: bool = True,
     report: Callable[[str], object] | None = None,
 ) -> None:
     """Run jobs and keep their results in the store at ``path``; resumes if interrupted.
 
-    Flips that need no model are made first. Then every model is attacked for itself, and at last every model gets the
-    flips that were made against the others.
+    Flips that need no model are made first. Then every model is attacked for itself, and at last, with ``transfers``,
+    every model gets the flips that were made against the others.
     """
     check_count("workers", workers, 1, MAX_WORKERS)
     Store.open(path).close()
@@ -378,6 +406,8 @@ def run_challenge(
         nodes = [job for job in jobs if job.phase == "nodes"]
         others = [job for job in jobs if job.phase != "nodes"]
         for phase, what in PHASES.items():
+            if phase == "transfer" and not transfers:
+                continue
             wave = nodes if phase == "nodes" else [replace(job, phase=phase) for job in others]
             if phase == "shared":  # of one model for each graph and split
                 wave = list({(job.kind, job.dataset, job.split): job for job in reversed(wave)}.values())

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torch import Tensor
-
 from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.per_graph import once_per_graph
@@ -40,8 +36,8 @@ class GCNJaccard(GCN):
         check_number("threshold", threshold, -1, 1)
         self.threshold = threshold
 
-    def operator(self, features: Features, adj: Adjacency) -> Callable[[Tensor], Tensor]:
-        return super().operator(features, without_dissimilar(features, adj, self.threshold))
+    def informed(self, features: Features, adj: Adjacency) -> Adjacency:
+        return without_dissimilar(features, super().informed(features, adj), self.threshold)
 
 
 @once_per_graph

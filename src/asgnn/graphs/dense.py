@@ -1,0 +1,104 @@
+"""A graph as one dense matrix for each trial, for attacks that weigh every pair of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asgnn.errors import ConfigError
+from asgnn.graphs.adjacency import Normalization
+
+
+@dataclass(eq=False)
+class Tape:
+    """The derivative of many products with the same matrices M in M, as the factors of its terms.
+
+    Each term is a matrix N × N of low rank. Their sum is one product of two long matrices, which reads and writes N²
+    numbers once and not once per term.
+    """
+
+    left: list[Tensor] = field(default_factory=list)
+    right: list[Tensor] = field(default_factory=list)
+    running: bool = False
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Within the block, backward passes through products add their terms."""
+        self.running = True
+        try:
+            yield
+        finally:
+            self.running = False
+
+    def total(self) -> Tensor:
+        """The derivative (T, N, N): the sum of all terms."""
+        return torch.cat(self.left, -1) @ torch.cat(self.right, -1).mT
+
+
+@dataclass(frozen=True, eq=False)
+class DenseAdjacency:
+    """The normalised adjacency matrices of T graphs on the same nodes, with self-loops.
+
+    It takes the place of an :class:`~asgnn.graphs.adjacency.Adjacency` in models that only multiply with the normalised
+    matrix: GCN, SGC, APPNP, and ASMP with a frozen structure.
+
+    Attributes:
+        weight: (T, N, N), normalised; it may require a gradient.
+        normalization: how; a model that asks for another one gets an error.
+        tape: takes the derivative in the matrices, which autograd then does not see.
+    """
+
+    weight: Tensor
+    normalization: Normalization
+    tape: Tape | None = None
+
+    @classmethod
+    def of(cls, matrix: Tensor, normalization: Normalization) -> DenseAdjacency:
+        """Normalise (T, N, N) symmetric weights without self-loops. Time and memory O(T N²)."""
+        matrix = matrix + torch.eye(matrix.size(-1), dtype=matrix.dtype, device=matrix.device)
+        degree = matrix.sum(-1, keepdim=True)
+        if normalization == "rw":
+            return cls(matrix / degree, normalization)
+        root = degree.rsqrt()
+        return cls(matrix * root * root.mT, normalization)
+
+    @property
+    def num_nodes(self) -> int:
+        return self.weight.size(-1)
+
+    def normalized(self, kind: Normalization, dtype: torch.dtype) -> Tensor:
+        """Returns the normalised matrices (T, N, N)."""
+        if kind != self.normalization:
+            raise ConfigError(f'The matrix was normalised by "{self.normalization}", and the model needs "{kind}".')
+        return self.weight.to(dtype)
+
+    def matmul(self, weight: Tensor, h: Tensor) -> Tensor:
+        """Returns ``weight`` (T, N, N) times ``h`` (T, N, C)."""
+        if self.tape is None:
+            return weight @ h
+        out: Tensor = _Product.apply(h, weight, self.tape, False)
+        return out
+
+
+class _Product(torch.autograd.Function):
+    """M h, or Mᵀ h; differentiable in h to any order, with the derivative in M on a tape."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, matrix: Tensor, tape: Tape, transposed: bool) -> Tensor:
+        ctx.save_for_backward(h, matrix)
+        ctx.tape, ctx.transposed = tape, transposed
+        return (matrix.mT if transposed else matrix) @ h
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        h, matrix = ctx.saved_tensors
+        if ctx.tape.running:
+            left, right = (h, grad) if ctx.transposed else (grad, h)
+            ctx.tape.left.append(left.detach())
+            ctx.tape.right.append(right.detach())
+        return _Product.apply(grad, matrix, ctx.tape, not ctx.transposed), None, None, None
