@@ -158,6 +158,10 @@ POISONING: dict[str, Way] = {
     # flips of an evasion attack on the model that was trained on the clean graph, used as poison
     **{name: EVASION[name] for name in ("prbcd", "prbcd-relaxed", "prbcd-twin", "grbcd", "dice", "random")},
     "meta-pgd-pairs": Way(meta_pgd_pairs, "matrix", seeds=len(STARTS), together=True, full=True),
+    # for models whose trainings, which decide, take long
+    "meta-pgd-pairs-short": Way(
+        meta_pgd_pairs, "matrix", {"steps": 50, "samples": 2}, seeds=len(STARTS), together=True, full=True
+    ),
     "meta-greedy": Way(meta_greedy, "training", {"steps": 60}, ordered=True, full=True),
     "meta-pgd": Way(meta_pgd, "training", full=True),
     "meta-pgd-relaxed": Way(meta_pgd, "relaxed", full=True),

@@ -162,7 +162,8 @@ def _signs(probed: Probe, outcomes: Sequence[AttemptOutcome], through: Mapping[s
                 )
     runs: dict[tuple[str, float], list[float]] = {}
     for one in outcomes:
-        if not one.transferred and one.attempt.attack in exact:
+        # starts of an attack that is made for all at once have settings of their own
+        if not one.transferred and one.attempt.attack in exact and through[one.attempt.attack] != "matrix":
             runs.setdefault((one.attempt.attack, one.attempt.budget), []).append(one.after)
     for (attack, budget), found in runs.items():
         if max(found) - min(found) > SPREAD:
