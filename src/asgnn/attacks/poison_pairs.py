@@ -56,7 +56,7 @@ class MatrixVictim:
     """A model whose training sees the graph as a matrix only.
 
     Attributes:
-        stacked: T → T untrained models that map (features, normalised matrices (T, N, N)) to logits (T, N, C).
+        stacked: T → T untrained models as one, which maps features and the matrices of T graphs to logits (T, N, C).
         normalization: of the matrices.
         absent: (N, N) the weights that the model gives to pairs without an edge.
         present: (N, N) the weights that it gives to edges.
@@ -138,7 +138,7 @@ def meta_pgd_pairs(
     for step in range(steps):
         s.requires_grad_()
         seed = int(torch.randint(2**62, (), generator=rng))
-        logits = model.joined(unrolled.after(features, pairs.matrices(s), seed))
+        logits = model.joined(unrolled.after(features, pairs.graphs(s), seed))
         values = [
             LOSSES[run.loss](each[nodes], labels[nodes]).mean() for (_, run), each in zip(runs, logits, strict=True)
         ]
@@ -186,10 +186,10 @@ class _Pairs:
         self.rate = of_runs(budget * start.base_lr for budget, start in runs)
         self.rng = torch.Generator(device).manual_seed(seed)
 
-    def matrices(self, s: Tensor) -> Tensor:
-        """The normalised matrices (T, N, N) of the graphs with relaxed flips s."""
+    def graphs(self, s: Tensor) -> DenseAdjacency:
+        """The graphs with relaxed flips s (T, N, N)."""
         weight = self.absent + (self.given + s * (1 - 2 * self.given)) * self.gain
-        return DenseAdjacency.of(weight, self.normalization).weight
+        return DenseAdjacency.of(weight, self.normalization)
 
     @torch.no_grad()
     def stepped(self, s: Tensor, gradient: Tensor, step: int) -> Tensor:

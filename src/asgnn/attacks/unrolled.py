@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency
-from asgnn.graphs.dense import Tape
+from asgnn.graphs.dense import DenseAdjacency, Tape
 from asgnn.graphs.features import Features
 from asgnn.graphs.relaxed import Relaxation, relaxed
 from asgnn.settings import check_choice, check_count, check_number
@@ -266,27 +266,29 @@ class UnrolledMatrices(Unrolled):
     """The unrolled trainings of T victims, each on a graph of its own that is given as a dense matrix.
 
     Args:
-        model: untrained; it maps features and matrices (T, N, N) to logits (T, N, C). Its weights have a leading
-            dimension T, too.
+        model: untrained; it maps features and a :class:`~asgnn.graphs.dense.DenseAdjacency` to logits (T, N, C). Its
+            weights have a leading dimension T, too.
         train, labels, training: as for :class:`Unrolled`; derivatives are exact.
 
     Time O(steps · T N² (H + C)), memory O(T N² + steps · weights).
     """
 
-    def after(self, features: Features, matrix: Tensor, seed: int | None = None) -> Tensor:
-        """Return the logits (T, N, C) after training, differentiable once in the matrices (T, N, N).
+    def after(self, features: Features, graphs: DenseAdjacency, seed: int | None = None) -> Tensor:
+        """Return the logits (T, N, C) after training, differentiable once in the matrices of the graphs.
 
         With a seed, all trainings start from weights and have a length that are drawn with it.
         """
-        run = replace(self._given() if seed is None else self._drawn(seed), tape=Tape())
+        tape = Tape()
+        run = replace(self._given() if seed is None else self._drawn(seed), tape=tape)
+        recorded = graphs.recorded(tape)
 
-        def logits(values: list[Tensor], weight: Tensor, tape: Tape | None = None) -> Tensor:
+        def logits(values: list[Tensor], seen: DenseAdjacency) -> Tensor:
             named = dict(zip(self.start, values, strict=True))
-            found: Tensor = functional_call(self.model, named, (features, weight, tape), strict=False)
+            found: Tensor = functional_call(self.model, named, (features, seen), strict=False)
             return found
 
-        weights = _Train.apply(matrix, run, partial(logits, tape=run.tape))
-        return logits(self.parts(weights), matrix)
+        weights = _Train.apply(graphs.weight, run, lambda values, _: logits(values, recorded))
+        return logits(self.parts(weights), graphs)
 
 
 def _joined(tensors: Iterable[Tensor]) -> Tensor:

@@ -39,7 +39,7 @@ from asgnn.settings import check_choice
 
 Effort = Literal["quick", "full"]
 EFFORTS = ("quick", "full")
-Through = Literal["gradient", "relaxed", "twin", "trust", "answers", "training", "matrix", "nothing"]
+Through = Literal["gradient", "relaxed", "twin", "trust", "answers", "training", "matrix", "matrix twin", "nothing"]
 
 
 def _itself(model: nn.Module) -> Victim:
@@ -54,8 +54,8 @@ class Way:
         attack: a function of :mod:`asgnn.attacks`, or one with the same arguments.
         through: what it uses of the model: its "gradient", a "relaxed" gradient, that of its frozen "twin" (ASGNN
             only), its "trust" in the edges (models that can lose it), its "answers", its "training", that on a
-            "matrix" (see :func:`~asgnn.challenge.controls.on_matrices`), or "nothing". An attack on the training can
-            be "relaxed" or use the "twin", too.
+            "matrix", or on one of its "matrix twin" (see :mod:`asgnn.challenge.controls`), or "nothing". An attack on
+            the training can be "relaxed" or use the "twin", too.
         settings: of the attack.
         surrogate: from the trained model, or from the untrained one for an attack on the training, to the one whose
             gradient is taken.
@@ -158,9 +158,16 @@ POISONING: dict[str, Way] = {
     # flips of an evasion attack on the model that was trained on the clean graph, used as poison
     **{name: EVASION[name] for name in ("prbcd", "prbcd-relaxed", "prbcd-twin", "grbcd", "dice", "random")},
     "meta-pgd-pairs": Way(meta_pgd_pairs, "matrix", seeds=len(STARTS), together=True, full=True),
-    # for models whose trainings, which decide, take long
-    "meta-pgd-pairs-short": Way(
-        meta_pgd_pairs, "matrix", {"steps": 50, "samples": 2}, seeds=len(STARTS), together=True, full=True
+    "meta-pgd-pairs-twin": Way(
+        meta_pgd_pairs,
+        "matrix twin",
+        {
+            "steps": 50,
+            "samples": 2,
+            "starts": STARTS[:1],
+        },  # its models take longer, and so do the trainings that decide
+        together=True,
+        full=True,
     ),
     "meta-greedy": Way(meta_greedy, "training", {"steps": 60}, ordered=True, full=True),
     "meta-pgd": Way(meta_pgd, "training", full=True),

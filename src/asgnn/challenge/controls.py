@@ -5,18 +5,30 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from asgnn.attacks.poison_pairs import MatrixVictim
-from asgnn.graphs import prepare
-from asgnn.graphs.adjacency import Adjacency, Normalization
-from asgnn.graphs.dense import DenseAdjacency, Tape
+from asgnn.graphs import FeaturePrior, prepare
+from asgnn.graphs.adjacency import Adjacency
+from asgnn.graphs.dense import DenseAdjacency
 from asgnn.graphs.features import Features
-from asgnn.models import APPNP, ASGNN, GCN, SGC, GCNJaccard, NodeClassifier, ProGNN, stack
+from asgnn.models import (
+    APPNP,
+    ASGNN,
+    GCN,
+    RUNG,
+    SGC,
+    GCNJaccard,
+    GNNGuard,
+    NodeClassifier,
+    ProGNN,
+    SoftMedianGCN,
+    stack,
+)
 from asgnn.models.layers import Rng
 from asgnn.models.prognn import dense_propagation
 
@@ -96,15 +108,14 @@ def trusting_twin(model: nn.Module) -> NodeClassifier | None:
 
 
 class OnMatrices(nn.Module):
-    """Some models of one kind as a function of features and normalised matrices (T, N, N), for attacks on all pairs."""
+    """Some models of one kind as a function of features and the matrices of as many graphs."""
 
-    def __init__(self, model: NodeClassifier, count: int, normalization: Normalization) -> None:
+    def __init__(self, model: NodeClassifier, count: int) -> None:
         super().__init__()
-        self.model, self.normalization = stack([copy.deepcopy(model) for _ in range(count)]), normalization
+        self.model = stack([copy.deepcopy(model) for _ in range(count)])
 
-    def forward(self, features: Features, matrix: Tensor, tape: Tape | None = None) -> Tensor:
-        adj = cast(Adjacency, DenseAdjacency(matrix, self.normalization, tape))
-        return self.model.logits(features, adj, None)
+    def forward(self, features: Features, graphs: DenseAdjacency) -> Tensor:
+        return self.model.logits(features, cast(Adjacency, graphs), None)
 
     def reset_parameters(self) -> None:
         self.model.reset_parameters()
@@ -113,30 +124,45 @@ class OnMatrices(nn.Module):
         return self.model.scalars()
 
 
-def fits_matrices(model: nn.Module) -> bool:
-    """Whether :func:`on_matrices` can take a model: GCN, GCN-Jaccard, SGC, APPNP, and ASGNN without ``hops``."""
-    return type(model) in (GCN, GCNJaccard, SGC, APPNP, ASGNN) and not getattr(model, "hops", 0)
+ON_MATRICES = (GCN, GCNJaccard, SGC, APPNP, ASGNN)
+
+
+def matrix_twin(model: nn.Module) -> NodeClassifier | None:
+    """A model that sees the graph as a normalised matrix only and stands for another one; ``None`` if none does.
+
+    An ASGNN keeps the structure, GNNGuard keeps the edges that its first layer keeps, without their weights, and the
+    robust averages of Soft-Median and RUNG become plain ones.
+    """
+    given: dict[str, Any] = getattr(model, "settings", {})
+    shape: list[Any] = [given.get(name) for name in ("in_channels", "hidden_channels", "out_channels")]
+    if isinstance(model, GNNGuard):
+        kept: dict[str, Any] = {"prior": FeaturePrior(threshold=model.threshold, metric="cosine")}
+        return GCN(*shape, dropout=given["dropout"], **kept)
+    if isinstance(model, SoftMedianGCN):
+        return GCN(*shape, dropout=given["dropout"])
+    if isinstance(model, RUNG):
+        same = {name: given[name] for name in ("num_layers", "dropout", "mlp_layers")}
+        return APPNP(*shape, alpha=1 - given["lam_hat"], **same)
+    return frozen_twin(model)
 
 
 def on_matrices(model: nn.Module, data: Data, device: torch.device | str | None = None) -> MatrixVictim | None:
-    """A model as an attack on all pairs of nodes sees it, an ASGNN as its frozen twin; ``None`` if it cannot be one.
+    """A model, or its twin, as an attack on all pairs of nodes sees it; ``None`` if it cannot be seen in this way.
 
     Prior and witness weigh each pair by the features alone, and so does GCN-Jaccard: this is computed once, in time
     and memory O(N²).
     """
-    if not fits_matrices(model):
+    model = matrix_twin(model) or model
+    if type(model) not in ON_MATRICES or (isinstance(model, ASGNN) and model.hops):
         return None
     features, adj = prepare(data, device)
-    seen = cast(NodeClassifier, copy.deepcopy(frozen_twin(model) or model)).to(features.device).eval()
+    seen = cast(NodeClassifier, copy.deepcopy(model)).to(features.device).eval()
     bare = copy.deepcopy(seen)
     bare.prior = bare.witness = bare.testimony = None
-    normalization: Normalization = "sym"
-    if isinstance(bare, ASGNN):
-        normalization = bare.asmp.scheme.normalization
     absent, present = (_weights_of_pairs(seen, features, weight) for weight in (0.0, 1.0))
     return MatrixVictim(
-        lambda count: OnMatrices(bare, count, normalization),
-        normalization,
+        lambda count: OnMatrices(bare, count),
+        bare.asmp.scheme.normalization if isinstance(bare, ASGNN) else "sym",
         absent,
         present,
         lambda out: seen.joined(out, features, adj),

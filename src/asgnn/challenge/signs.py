@@ -12,14 +12,14 @@ from torch_geometric.data import Data
 from asgnn.attacks.blocks import block_gradient, draw_block
 from asgnn.attacks.problem import Problem, make_problem
 from asgnn.attacks.smoothing import straight_through
-from asgnn.challenge.controls import OnLearnedGraph, fits_matrices, frozen_twin, trusting_twin
+from asgnn.challenge.controls import ON_MATRICES, OnLearnedGraph, frozen_twin, matrix_twin, trusting_twin
 from asgnn.challenge.values import UNBOUNDED, AttemptOutcome
 from asgnn.graphs import Split, labels_of
 from asgnn.graphs.keys import contains, from_keys, to_keys
 from asgnn.models.foreign import as_model
 
 MARGIN = 1.0  # points of accuracy by which another attack must be stronger than the white-box one
-WHITE = ("gradient", "training", "matrix")  # what an exact gradient goes through, "matrix" unless there is a twin
+WHITE = ("gradient", "training", "matrix")  # what an exact gradient goes through
 SPREAD = 3.0  # points between restarts
 DISAGREEMENT = 0.25  # relative, between finite differences and the gradient
 DIRECTIONS = 16
@@ -85,7 +85,10 @@ def probe(
         return Probe(tuple(through), None, guessing)
     through += ["gradient"] + ([] if isinstance(model, OnLearnedGraph) else ["training"])
     through += [] if frozen_twin(model) is None else ["twin"]
-    through += ["matrix"] if fits_matrices(model) else []
+    if matrix_twin(model) is not None:
+        through.append("matrix twin")
+    elif type(model) in ON_MATRICES:
+        through.append("matrix")
     signs = torch.randint(2, (DIRECTIONS, keys.numel()), generator=rng).to(s) * 2 - 1
     expected = signs @ gradient
     measured = torch.stack([_difference(problem, keys, s, sign) for sign in signs])
@@ -144,13 +147,10 @@ def _signs(probed: Probe, outcomes: Sequence[AttemptOutcome], through: Mapping[s
         f"{one.attempt.attack} could not be made: {one.problem}" for one in outcomes if one.problem
     )
     outcomes = [one for one in outcomes if not one.problem]
-    exact = [
-        attack for attack, of in through.items() if of in WHITE and (of != "matrix" or "twin" not in probed.through)
-    ]
     budgets = sorted({one.attempt.budget for one in outcomes})
     for budget in budgets if probed.gradient else ():
         at = [one for one in outcomes if one.attempt.budget == budget]
-        white = [one for one in at if one.attempt.attack in exact and not one.transferred]
+        white = [one for one in at if through.get(one.attempt.attack) in WHITE and not one.transferred]
         others = [one for one in at if one not in white]
         if white and others:
             best, other = min(white, key=_after), min(others, key=_after)
@@ -162,8 +162,8 @@ def _signs(probed: Probe, outcomes: Sequence[AttemptOutcome], through: Mapping[s
                 )
     runs: dict[tuple[str, float], list[float]] = {}
     for one in outcomes:
-        # starts of an attack that is made for all at once have settings of their own
-        if not one.transferred and one.attempt.attack in exact and through[one.attempt.attack] != "matrix":
+        # the starts of an attack on matrices have settings of their own
+        if not one.transferred and through.get(one.attempt.attack) in ("gradient", "training"):
             runs.setdefault((one.attempt.attack, one.attempt.budget), []).append(one.after)
     for (attack, budget), found in runs.items():
         if max(found) - min(found) > SPREAD:

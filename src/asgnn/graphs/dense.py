@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -51,11 +52,13 @@ class DenseAdjacency:
         weight: (T, N, N), normalised; it may require a gradient.
         normalization: how; a model that asks for another one gets an error.
         tape: takes the derivative in the matrices, which autograd then does not see.
+        sparse: the block-diagonal matrix of all graphs in CSR form, and its transpose, for products on a CPU.
     """
 
     weight: Tensor
     normalization: Normalization
     tape: Tape | None = None
+    sparse: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, matrix: Tensor, normalization: Normalization) -> DenseAdjacency:
@@ -81,24 +84,60 @@ class DenseAdjacency:
         """Returns ``weight`` (T, N, N) times ``h`` (T, N, C)."""
         if self.tape is None:
             return weight @ h
-        out: Tensor = _Product.apply(h, weight, self.tape, False)
+        out: Tensor = _Product.apply(h, self, False)
         return out
+
+    def recorded(self, tape: Tape) -> DenseAdjacency:
+        """The same graphs without a gradient of their own: the derivative in the matrices goes to the tape.
+
+        On a CPU products then use the entries that are not 0, of which there are few.
+        """
+        weight = self.weight.detach()
+        if weight.is_cuda:
+            return replace(self, weight=weight, tape=tape)
+        forth = _block_diagonal(weight)
+        return replace(
+            self,
+            weight=weight,
+            tape=tape,
+            sparse=(forth, _block_diagonal(weight.mT) if self.normalization == "rw" else forth),
+        )
+
+    def product(self, h: Tensor, transposed: bool) -> Tensor:
+        """M h, or Mᵀ h, without a gradient."""
+        if self.sparse is None:
+            return (self.weight.mT if transposed else self.weight) @ h
+        return (self.sparse[transposed] @ h.reshape(-1, h.size(-1))).view(h.shape)
+
+
+def _block_diagonal(matrices: Tensor) -> Tensor:
+    """(T, N, N) → (T N, T N) in CSR form."""
+    trial, row, col = matrices.nonzero().unbind(1)
+    n, size = matrices.size(-1), matrices.size(0) * matrices.size(-1)
+    count = torch.bincount(trial * n + row, minlength=size)
+    crow = torch.cat([count.new_zeros(1), count.cumsum(0)])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(
+            crow, trial * n + col, matrices[trial, row, col], (size, size), check_invariants=True
+        )
 
 
 class _Product(torch.autograd.Function):
     """M h, or Mᵀ h; differentiable in h to any order, with the derivative in M on a tape."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, matrix: Tensor, tape: Tape, transposed: bool) -> Tensor:
-        ctx.save_for_backward(h, matrix)
-        ctx.tape, ctx.transposed = tape, transposed
-        return (matrix.mT if transposed else matrix) @ h
+    def forward(ctx: Any, h: Tensor, graphs: DenseAdjacency, transposed: bool) -> Tensor:
+        ctx.save_for_backward(h)
+        ctx.graphs, ctx.transposed = graphs, transposed
+        return graphs.product(h, transposed)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        h, matrix = ctx.saved_tensors
-        if ctx.tape.running:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (h,) = ctx.saved_tensors
+        tape = ctx.graphs.tape
+        if tape.running:
             left, right = (h, grad) if ctx.transposed else (grad, h)
-            ctx.tape.left.append(left.detach())
-            ctx.tape.right.append(right.detach())
-        return _Product.apply(grad, matrix, ctx.tape, not ctx.transposed), None, None, None
+            tape.left.append(left.detach())
+            tape.right.append(right.detach())
+        return _Product.apply(grad, ctx.graphs, not ctx.transposed), None, None
