@@ -17,7 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-PATIENCE = 60.0  # seconds for one answer
+from tests.processes import HANG
+
 KEYS = {
     "ArrowDown": 40,
     "ArrowUp": 38,
@@ -95,7 +96,7 @@ class Browser:
         data = json.dumps(message).encode() + b"\0"
         while data:
             data = data[os.write(self._write, data) :]
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + HANG
         while True:
             answer = self._receive(end, method)
             if answer.get("id") != self._number:
@@ -177,12 +178,12 @@ class Page:
             raise PageError(details.get("exception", {}).get("description", details["text"]))
         return answer["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 15.0) -> None:
+    def wait(self, script: str) -> None:
         """Until an expression is true."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + HANG
         while not self.run(script):
             if time.monotonic() > end:
-                raise PageError(f"Waited {seconds:g} s for {script}")
+                raise PageError(f"Waited {HANG:g} s for {script}")
             time.sleep(0.02)
 
     def text(self, selector: str) -> str:

@@ -30,6 +30,7 @@ from asgnn.graphs import DATASETS, Perturbation, load_dataset, read_npz
 from asgnn.version import __version__
 from tests.experiments.test_migrate import write_schema_1
 from tests.experiments.test_store import BAD, choice, outcome
+from tests.processes import HANG, PAUSE, command
 
 MIRROR = os.environ.get("ASGNN_MIRROR")
 
@@ -397,18 +398,6 @@ def test_pipe_that_is_closed_early() -> None:
     assert "defect" not in done.stderr
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    """Starts the program in a subprocess that receives Ctrl-C even if the tests run in the background."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "asgnn", *arguments, "--device", "cpu"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
 def test_ctrl_c_while_torch_is_loading() -> None:
     """The command itself, interrupted in the middle of its imports."""
     stopper = """
@@ -427,12 +416,9 @@ main()
     assert (done.returncode, done.stderr) == (130, "asgnn: Interrupted before anything was started.\n")
 
 
-def start_demo(folder: Path) -> subprocess.Popen[str]:
-    return start("demo", "-o", str(folder), "--trials", "1")
-
-
 def wait_for_trainings(folder: Path, count: int, process: subprocess.Popen[str]) -> list[Outcome]:
-    for _ in range(1200):
+    end = time.monotonic() + HANG
+    while time.monotonic() < end:
         if (folder / "results.sqlite").exists() and (folder / "results.sqlite").stat().st_size:
             with contextlib.suppress(DataCorrupt), Store.open(folder / "results.sqlite") as store:  # not yet made
                 kept = list(store.outcomes())
@@ -440,24 +426,23 @@ def wait_for_trainings(folder: Path, count: int, process: subprocess.Popen[str])
                     return kept
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
-    raise AssertionError("the demo kept nothing in two minutes")
+    raise AssertionError(f"the demo kept fewer than {count} trainings")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_demo_keeps_its_trainings_and_resumes(how: signal.Signals, tmp_path: Path) -> None:
-    process = start_demo(tmp_path)
-    before = wait_for_trainings(tmp_path, 1, process)
-    process.send_signal(how)
-    _, stderr = process.communicate(timeout=60)
+    words = ["demo", "-o", str(tmp_path), "--trials", "1", "--device", "cpu"]
+    with command(*words) as process:
+        before = wait_for_trainings(tmp_path, 1, process)
+        process.send_signal(how)
+        _, stderr = process.communicate(timeout=HANG)
     if how is signal.SIGINT:
         assert process.returncode == 130
         assert "Interrupted" in stderr
         assert "Traceback" not in stderr
         assert not list(tmp_path.glob(".*.tmp"))  # the name write_atomic works under
-    process = start_demo(tmp_path)
-    after = wait_for_trainings(tmp_path, len(before) + 1, process)
-    process.kill()
-    process.communicate()
+    with command(*words) as process:
+        after = wait_for_trainings(tmp_path, len(before) + 1, process)
     assert all(one in after for one in before)  # reused exactly, seconds included
 
 
@@ -515,36 +500,46 @@ def test_note_where_the_split_is_not_the_one_attacked(asgnn: Run) -> None:
     assert "made against the split random:0" in done.stderr
 
 
-def start_attack(file: Path) -> subprocess.Popen[str]:
-    words = ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.003", "--split", "random"]
-    return start(*words, "-o", str(file))
+THIRD_FLIP = f"""
+{PAUSE}
+from asgnn.attacks.checkpoint import FileCheckpoint
+
+def save(self, state, save=FileCheckpoint.save):
+    self.every = EVERY
+    save(self, state)
+    if state["flips"].shape[1] == 3:
+        pause("3 flips")
+
+FileCheckpoint.save = save
+"""
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_attack_keeps_its_flips_and_resumes(how: signal.Signals, tmp_path: Path) -> None:
+# killed, an attack has what it wrote before; interrupted, it writes what it has
+@pytest.mark.parametrize(("how", "every"), [(signal.SIGINT, 1e9), (signal.SIGKILL, 0)], ids=["SIGINT", "SIGKILL"])
+def test_interrupted_attack_keeps_its_flips_and_resumes(how: signal.Signals, every: float, tmp_path: Path) -> None:
     file, half = tmp_path / "flips.npz", tmp_path / "flips.npz.partial"
-    process = start_attack(file)
-    for _ in range(3000):
-        if half.exists() or process.poll() is not None:
-            break
-        time.sleep(0.02)
-    process.send_signal(how)
-    _, stderr = process.communicate(timeout=60)
+    words = ["attack", "--dataset", "cora", "--method", "metattack", "--rate", "0.003", "--split", "random"]
+    words += ["--device", "cpu", "-o", str(file)]
+    with command(*words, before=THIRD_FLIP.replace("EVERY", str(every))) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "3 flips\n"
+        assert half.exists() == (how is signal.SIGKILL)
+        process.send_signal(how)
+        _, stderr = process.communicate(timeout=HANG)
     assert half.exists(), stderr
     assert not file.exists()
     if how is signal.SIGINT:
         assert process.returncode == 130
         assert "Traceback" not in stderr
     kept = read_npz(half, ["flips"])["flips"]
-    assert 0 < kept.shape[1] < 15
-    process = start_attack(file)
-    _, stderr = process.communicate(timeout=120)
+    assert kept.shape[1] == 3
+    with command(*words) as process:
+        _, stderr = process.communicate(timeout=HANG)
     assert process.returncode == 0, stderr
     assert not half.exists()
     found = Perturbation.load(file).flips
     assert found.size(1) == 15
-    # the first flips are those of the checkpoint, in order
-    assert torch.equal(found[:, : kept.shape[1]], torch.from_numpy(kept))
+    assert torch.equal(found[:, :3], torch.from_numpy(kept))  # the first flips are those of the checkpoint, in order
 
 
 def test_checkpoint_of_other_settings_is_refused(asgnn: Run, tmp_path: Path) -> None:
@@ -780,11 +775,11 @@ SMALL = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_reproduction_loses_nothing_and_resumes(how: signal.Signals, asgnn: Run, tmp_path: Path) -> None:
     stopped, undisturbed = tmp_path / "stopped.sqlite", tmp_path / "undisturbed.sqlite"
-    process = start(*SMALL, "--store", str(stopped))
-    assert process.stderr is not None
-    lines = [process.stderr.readline() for _ in range(3)]
-    process.send_signal(how)
-    _, stderr = process.communicate(timeout=60)
+    with command(*SMALL, "--device", "cpu", "--store", str(stopped)) as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline() for _ in range(3)]
+        process.send_signal(how)
+        _, stderr = process.communicate(timeout=HANG)
     if how is signal.SIGINT:
         assert process.returncode == 130, stderr
         assert stderr.splitlines()[-1] == "asgnn: Interrupted; finished results are stored."

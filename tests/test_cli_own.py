@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from asgnn.__main__ import main
 from asgnn.estimator import RobustNodeClassifier
 from asgnn.experiments import executors
 from asgnn.graphs import DATASETS, named_graph, planted_graph, read_graph
+from tests.processes import HANG, PAUSE, command
 from tests.test_cli import Done
 
 Run = Callable[..., Done]
@@ -321,35 +320,27 @@ def test_failures_are_one_sentence_and_write_nothing(words: list[str], code: int
     assert {path: path.read_bytes() for path in Path.cwd().rglob("*") if path.is_file()} == before
 
 
-def test_interrupted_fit_writes_nothing(fitted: Path, tmp_path: Path) -> None:
-    shutil.copytree(fitted, tmp_path, dirs_exist_ok=True)
-    shutil.rmtree(tmp_path / "model")
-    words = [
-        "fit",
-        *GRAPH,
-        "--label",
-        "class",
-        "-o",
-        "model",
-        "--set",
-        "epochs=100000",
-        "--set",
-        "patience=100000",
-        "--budget",
-        "none",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"import sys; sys.argv = ['asgnn', *{words!r}]\nimport asgnn.estimator\n"
-         "from asgnn.training import tune\nprint('ready', flush=True)\nfrom asgnn.__main__ import main\nmain()"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(8)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+FIRST_EPOCH = f"""
+{PAUSE}
+from contextlib import contextmanager
+from asgnn.cli import own
+
+@contextmanager
+def bar(what):
+    yield lambda done, total: pause("training")
+
+own.bar = bar  # what it yields is called after each epoch
+"""
+
+
+def test_interrupted_fit_writes_nothing(tmp_path: Path) -> None:
+    write_graph(tmp_path)
+    words = ["fit", *GRAPH, "--label", "class", "-o", "model", *QUICK]
+    with command(*words, before=FIRST_EPOCH, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "training\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=HANG)
     assert process.returncode == 130, stderr
     assert stderr.splitlines()[-1] == "asgnn: Interrupted; nothing was written."
     assert sorted(path.name for path in tmp_path.iterdir()) == ["edges.csv", "nodes.csv"]

@@ -23,6 +23,7 @@ from asgnn.estimator import RobustNodeClassifier
 from asgnn.graphs import Gaussian, planted_graph
 from asgnn.models import Ensemble
 from asgnn.training import RECIPES
+from tests.processes import HANG
 
 DATA = planted_graph(60, 3, 6, 0.1, features=Gaussian(8, 2.0), seed=3)
 NEW = planted_graph(50, 3, 6, 0.3, features=Gaussian(8, 2.0), seed=3)
@@ -78,7 +79,7 @@ def test_another_process_predicts_the_same_bits(tmp_path: Path) -> None:
     clf.save(tmp_path / "model")
     np.savez(tmp_path / "graph.npz", x=NEW.x.numpy(), edge_index=NEW.edge_index.numpy())
     arguments = [str(tmp_path / name) for name in ("model", "graph.npz", "out.npz")]
-    subprocess.run([sys.executable, "-W", "ignore", "-c", READ, *arguments], check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", READ, *arguments], check=True, timeout=HANG)
     with np.load(tmp_path / "out.npz") as found:
         assert (found["p"] == clf.predict_proba(NEW)).all()
         assert (found["spread"] == clf.spread(NEW)).all()

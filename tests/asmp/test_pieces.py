@@ -18,6 +18,7 @@ from asgnn.errors import ConfigError
 from asgnn.graphs.adjacency import Adjacency, Normalization
 from asgnn.graphs.piece import Borders, Piece, cut
 from tests.awkward import AWKWARD
+from tests.processes import HANG
 
 SCALARS = (1.3, 2.1, 0.01, 0.02, 0.11, 0.07)
 SCHEMES = {
@@ -43,7 +44,7 @@ class Threads:
     def wait(self) -> None:
         self.turn.release()
         try:
-            self.barrier.wait(60)
+            self.barrier.wait(HANG)
         finally:
             self.turn.acquire()
 

@@ -23,6 +23,7 @@ from asgnn.errors import ConfigError, DataUnavailable, GraphError
 from asgnn.graphs import Gaussian, named_graph, planted_graph, random_split
 from asgnn.training import fit_many, recipe
 from tests.browser import Browser, Page, find_chromium
+from tests.processes import HANG
 
 ROOT = Path(__file__).parents[2]
 D3 = ROOT / "src" / "asgnn" / "audit" / "templates" / "d3"
@@ -554,7 +555,7 @@ def test_missing_edges_are_a_second_table(browser: Browser, audit: Any, file: Pa
 
 def downloaded(page: Page, button: str, file: Path) -> pd.DataFrame:
     page.click(button)
-    end = time.monotonic() + 15
+    end = time.monotonic() + HANG
     while not file.exists():
         assert time.monotonic() < end, f"{file.name} did not come"
         time.sleep(0.05)

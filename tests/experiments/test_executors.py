@@ -24,6 +24,7 @@ from asgnn.experiments.questions import plan
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import Attack, Outcome, Training, as_settings
 from asgnn.graphs import load_own
+from tests.processes import HANG, command
 
 CASE = parse_case("cora", "own-metattack", 0.25)
 NO_FILE = replace(CASE, attacks=(Attack("flips", "file", path="/nowhere/flips.npz"),))
@@ -86,13 +87,13 @@ def test_processes_give_what_this_one_gives() -> None:
 
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_run_leaves_no_process_and_loses_nothing(way: signal.Signals, tmp_path: Path) -> None:
-    process = start(tmp_path / "workers.sqlite", "--workers", "2")
-    assert process.stderr is not None
-    line = process.stderr.readline()
-    assert "trainings," in line
-    everyone = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(way)
-    _, said = process.communicate(timeout=60)
+    with command(*SMALL, "--store", str(tmp_path / "workers.sqlite"), "--workers", "2") as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "trainings," in line
+        everyone = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(way)
+        _, said = process.communicate(timeout=HANG)
     assert process.returncode == (130 if way is signal.SIGINT else -way), said
     assert "Traceback" not in said
     assert gone(everyone)
@@ -189,21 +190,14 @@ def undisturbed(store: Path) -> object:
         return found.content()
 
 
-def start(store: Path, *more: str) -> subprocess.Popen[str]:
-    words = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials", "3", "--batch", "2"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "asgnn", *words, "--device", "cpu", "--store", str(store), *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+SMALL = ["reproduce", "small", "--models", "gcn", "--search", "small", "--trials", "3", "--batch", "2"]
+SMALL += ["--device", "cpu"]
 
 
 def at_work(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Waits for a worker that is running a batch."""
-    for _ in range(1000):
+    end = time.monotonic() + HANG
+    while time.monotonic() < end:
         assert process.poll() is None, process.communicate()
         for one in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):  # the process has ended
@@ -213,19 +207,30 @@ def at_work(process: subprocess.Popen[str]) -> list[psutil.Process]:
     raise AssertionError("no worker was at work in time")
 
 
+def running(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=20)
-    return not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+    """Waits until all have ended; a zombie has, even if nobody asks for its exit code."""
+    end = time.monotonic() + HANG
+    while (alive := any(map(running, processes))) and time.monotonic() < end:
+        time.sleep(0.1)
+    return not alive
 
 
 @pytest.mark.usefixtures("two_workers")
 def test_a_worker_killed_in_the_middle_of_a_batch_changes_nothing(tmp_path: Path) -> None:
     """Also, a cluster that runs already is joined, and still runs afterwards."""
     ray = sys.modules["ray"]
-    process = start(tmp_path / "ray.sqlite", "--executor", "ray", "--address", ray.get_runtime_context().gcs_address)
-    victims = at_work(process)
-    victims[0].kill()
-    printed, said = process.communicate(timeout=120)
+    address = ray.get_runtime_context().gcs_address
+    words = [*SMALL, "--store", str(tmp_path / "ray.sqlite"), "--executor", "ray", "--address", address]
+    with command(*words) as process:
+        victims = at_work(process)
+        victims[0].kill()
+        printed, said = process.communicate(timeout=HANG)
     assert process.returncode == 0, said
     assert gone(victims)
     assert "Results are stored in" in printed
@@ -237,13 +242,13 @@ def test_a_worker_killed_in_the_middle_of_a_batch_changes_nothing(tmp_path: Path
 
 def test_ctrl_c_leaves_no_cluster_behind_and_loses_nothing(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    process = start(tmp_path / "ray.sqlite", "--executor", "ray")
-    assert process.stderr is not None
-    line = process.stderr.readline()
-    assert "trainings," in line
-    everyone = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    with command(*SMALL, "--store", str(tmp_path / "ray.sqlite"), "--executor", "ray") as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "trainings," in line
+        everyone = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=HANG)
     assert process.returncode == 130, said
     assert said.splitlines()[-1] == "asgnn: Interrupted; finished results are stored."
     assert "Traceback" not in said

@@ -31,6 +31,7 @@ from asgnn.experiments.spec import TABLES, load_spec
 from asgnn.experiments.store import Store
 from asgnn.experiments.values import ENSEMBLE, Choice, Outcome, Series, Training, Value, as_settings
 from tests.browser import Browser, Page, find_chromium
+from tests.processes import HANG
 
 OURS = {"asgnn": [79.0, 78.0, 80.0], "asgnn-frozen": [77.0, 77.0, 78.5], "gcn": [50.0, 51.0, 52.0]}
 NASTY = 'H200 </script><script>alert("1")</script> & 100% of_it | *now*'
@@ -769,7 +770,7 @@ def test_latex_compiles(whole: Report, tmp_path: Path) -> None:
         pytest.skip("pdflatex is not installed here")
     (tmp_path / "report.tex").write_text(render(whole, "latex"), encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
 
 
