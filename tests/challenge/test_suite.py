@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import wraps
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
-from asgnn.attacks import meta_greedy, prbcd
+from asgnn.attacks import meta_greedy, meta_pgd_pairs, prbcd
 from asgnn.challenge import (
     EVASION,
     POISONING,
@@ -171,6 +173,35 @@ def test_attacks_on_the_training_where_the_gradient_is_hidden() -> None:
         assert set(after) == used | {"dice"}
         assert not any(one.problem for one in found.outcomes)
         assert all(after[attack] < found.clean for attack in used)
+
+
+def test_an_attack_on_matrices_serves_all_budgets_and_starts_in_one_call() -> None:
+    data, split = graph()
+    calls: list[list[int]] = []
+
+    @wraps(meta_pgd_pairs)
+    def counted(data: Data, budgets: list[int], *args: object, **options: object) -> object:
+        calls.append(budgets)
+        return meta_pgd_pairs(data, budgets, *args, **options)  # type: ignore[arg-type]
+
+    few = {"steps": 4, "samples": 2}
+    ways = {name: replace(way, attack=counted) for name, way in POISONING.items() if way.together}
+    ways = {name: replace(way, settings={**way.settings, **few}) for name, way in ways.items()}
+    assert set(ways) == {"meta-pgd-pairs", "meta-pgd-pairs-twin"}
+    for model, own in {
+        "gcn": "meta-pgd-pairs",
+        "gnnguard": "meta-pgd-pairs-twin",
+        "asgnn": "meta-pgd-pairs-twin",
+    }.items():
+        calls.clear()
+        found = challenge_poisoning(recipe(model, epochs=40), data, split, BUDGETS, name=model, seeds=1, ways=ways)
+        assert calls == [[flips_of(budget, data) for budget in BUDGETS]]
+        assert {one.attempt for one in found.outcomes} == {
+            Attempt(own, model, budget, seed) for budget in BUDGETS for seed in range(ways[own].seeds)
+        }
+        assert all(one.flips == flips_of(one.attempt.budget, data) for one in found.outcomes)
+        assert found.envelope.accuracy(0.2) < found.clean
+        assert not any("Restarts" in sign for sign in found.signs)
 
 
 def test_a_module_of_the_user() -> None:

@@ -17,6 +17,7 @@ from asgnn.__main__ import main
 from asgnn.attacks import metattack, prbcd, random_flips
 from asgnn.attacks.inner import InnerTraining
 from asgnn.challenge import Attempt, Way, challenge_evasion, challenge_nodes, load_unit_test
+from asgnn.cli import app
 from asgnn.errors import AsgnnError, ConfigError, DataCorrupt
 from asgnn.experiments import challenge
 from asgnn.experiments.challenge import CONTROLS, Job, StoreLedger, Subject, jobs_of, parse_splits, standing
@@ -129,6 +130,24 @@ def test_poisoning_shares_flips_with_evasion(tmp_path: Path) -> None:
     assert "sets of flips without a model" in said[0]
 
 
+def test_of_several_starts_the_strongest_is_transferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = {"starts": Way(prbcd, "gradient", FEW, seeds=3)}
+    monkeypatch.setattr(challenge, "POISONING", ways)
+    path, jobs = tmp_path / "s.sqlite", asked(GCN, SGC, kinds=("poisoning",))
+    challenge.run_challenge(jobs, path, transfers=False)
+    with Store.open(path) as store:
+        of_gcn, of_sgc = (StoreLedger(store, job).outcomes() for job in jobs)
+        assert not any(one.transferred for one in (*of_gcn, *of_sgc))
+    challenge.run_challenge(jobs, path)
+    with Store.open(path) as store:
+        given = [one.attempt for one in StoreLedger(store, jobs[1]).outcomes() if one.transferred]
+    assert [attempt.budget for attempt in sorted(given, key=lambda one: one.budget)] == list(BUDGETS)
+    for attempt in given:
+        after = {one.attempt: one.after for one in of_gcn if one.attempt.budget == attempt.budget}
+        assert len(after) == 3
+        assert after[attempt] == min(after.values())
+
+
 def test_a_job_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
     jobs, path = asked(Subject.parse("gat+hidden_channels=0+epochs=20"), GCN), tmp_path / "s.sqlite"
     said: list[str] = []
@@ -150,7 +169,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         return int(left.value.code or 0)
 
     own = "tests.challenge.problem:OwnModel"
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(app.out, "width", 200)
     usual = ["--dataset", "small", "--budget", "0.2", "--split", "stratified:0..1", "--set", "epochs=20"]
     assert call(own, *usual) == 0
     table = capsys.readouterr().out

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from asgnn.attacks.problem import LOSSES, Loss
+from asgnn.attacks.problem import LOSSES, Loss, check_unit
 from asgnn.attacks.relaxation import roundings
 from asgnn.attacks.rules import check_labelled, check_rng, check_task, finish
 from asgnn.attacks.unrolled import UnrolledMatrices, UnrolledTraining
@@ -143,6 +143,8 @@ def meta_pgd_pairs(
             LOSSES[run.loss](each[nodes], labels[nodes]).mean() for (_, run), each in zip(runs, logits, strict=True)
         ]
         (gradient,) = torch.autograd.grad(torch.stack(values).sum(), s)
+        if step == 0:
+            check_unit(float(gradient.abs().max()))
         s = pairs.stepped(s.detach(), gradient, step)
         if step + 1 == steps or (step + 1) % math.ceil(steps / CHECKS) == 0:
             tries = [(at, flips) for at in range(len(runs)) for flips in pairs.drawn(s[at], runs[at][0], samples, rng)]
@@ -214,9 +216,11 @@ class _Pairs:
 
     def drawn(self, s: Tensor, budget: int, samples: int, rng: torch.Generator) -> Iterator[Tensor]:
         """Sets of ``budget`` pairs, drawn with probabilities s (N, N)."""
-        u, v = s.triu(1).nonzero().unbind(1)
-        values, order = s[u, v].sort(descending=True, stable=True)
-        pairs = torch.stack([u, v])[:, order].cpu()
+        n = self.num_nodes
+        # also some pairs with s = 0, in case the others do not suffice
+        count = min(max(int((s > 0).sum()), 2 * budget + 1000), n * (n - 1) // 2)
+        values, keys = (s - 2 * torch.ones_like(s).tril_()).view(-1).topk(count)  # u < v
+        pairs = from_keys(keys, n).cpu()
         yield from roundings(pairs, values.cpu(), budget, samples, rng, self.edges, self.num_nodes)
 
     def flipped(self, flips: Tensor) -> Tensor:
