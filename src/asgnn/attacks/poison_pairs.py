@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from asgnn.attacks.problem import LOSSES, Loss, check_unit
-from asgnn.attacks.relaxation import roundings
+from asgnn.attacks.relaxation import multiplier, roundings
 from asgnn.attacks.rules import check_labelled, check_rng, check_task, finish
 from asgnn.attacks.unrolled import UnrolledMatrices, UnrolledTraining
 from asgnn.errors import ConfigError
@@ -25,7 +25,6 @@ from asgnn.progress import Progress
 from asgnn.settings import check_choice, check_count, check_number
 
 CHECKS = 4  # how often an ascent is rounded and tried
-HALVINGS = 40  # of the interval of a projection
 
 Trainings = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Trains the victim anew on each of some graphs, given as edge_index (2, E), and returns its logits (N, C) of each."""
@@ -183,7 +182,7 @@ class _Pairs:
         def of_runs(values: Iterable[float]) -> Tensor:
             return torch.tensor(list(values), dtype=self.absent.dtype, device=device).view(-1, 1, 1)
 
-        self.budget = of_runs(budget for budget, _ in runs)
+        self.budgets = [budget for budget, _ in runs]
         self.share = of_runs(start.share for _, start in runs)
         self.rate = of_runs(budget * start.base_lr for budget, start in runs)
         self.rng = torch.Generator(device).manual_seed(seed)
@@ -204,15 +203,9 @@ class _Pairs:
         return self.projected(s + self.rate / math.sqrt(step + 1) * gradient / size.clamp(min=1))
 
     def projected(self, s: Tensor) -> Tensor:
-        """The nearest s in [0, 1] with a sum of at most the budget, by bisection."""
-        low = torch.zeros_like(self.budget)
-        high = s.amax((1, 2), keepdim=True).clamp(min=0)
-        over = s.clamp(0, 1).sum((1, 2), keepdim=True) > 2 * self.budget
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            above = (s - middle).clamp_(0, 1).sum((1, 2), keepdim=True) > 2 * self.budget
-            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-        return (s - torch.where(over, high, 0.0)).clamp_(0, 1)
+        """The nearest s in [0, 1] with a sum of at most the budget; each pair is there twice."""
+        over = [multiplier(one.flatten(), 2 * budget) for one, budget in zip(s, self.budgets, strict=True)]
+        return (s - s.new_tensor(over).view(-1, 1, 1)).clamp_(0, 1)
 
     def drawn(self, s: Tensor, budget: int, samples: int, rng: torch.Generator) -> Iterator[Tensor]:
         """Sets of ``budget`` pairs, drawn with probabilities s (N, N)."""
