@@ -24,6 +24,7 @@ from asgnn.kernels.cpu.vectors import WIDTH, add, fill, load, mul, prefetch, sto
 
 NONE, ONE, STEP = np.uintp(0), np.uintp(1), np.uintp(WIDTH)
 AHEAD = np.uintp(64)  # entries whose rows are asked for in advance, because a large graph's are not in the cache
+CACHED = 2**18  # numbers that are in the cache anyway
 LINE = np.uintp(16)  # numbers from one request for a row to the next: a line of the cache has 16 floats
 
 
@@ -428,7 +429,7 @@ def frozen_forward(begin, end, first, last, crow, col, value, x, h, mean, c, wid
 
     ``h`` and ``mean`` (steps, …) become H and PH of each step.
     """
-    zero = x.dtype.type(0)
+    zero, final, distant = x.dtype.type(0), np.uintp(col.size - 1), x.size > CACHED
     for p in range(begin, end):
         old, new, average = x if p == 0 else h[p - 1], h[p], mean[p]
         for node in range(first, last):
@@ -437,6 +438,8 @@ def frozen_forward(begin, end, first, last, crow, col, value, x, h, mean, c, wid
             for b in range(NONE, width, STEP):
                 sums = fill(zero)
                 for k in range(crow[i], crow[i + ONE]):
+                    if distant:
+                        prefetch(old, np.uintp(col[min(k + AHEAD, final)]) * width + b)
                     sums = add(sums, mul(fill(value[k]), load(old, np.uintp(col[k]) * width + b)))
                 out = add(mul(fill(c[0]), load(old, mine + b)), mul(fill(c[1]), sums))
                 store(new, mine + b, add(out, mul(fill(c[2]), load(x, mine + b))))
@@ -453,7 +456,7 @@ def frozen_backward(begin, end, first, last, crow, col, transposed, x, h, mean, 
         to_x, to_value: the gradients in X and P; added to. ``to_value`` is empty if it is not needed.
         parts: (8,) the gradients in the coefficients are added to the first three.
     """
-    zero = x.dtype.type(0)
+    zero, final, distant = x.dtype.type(0), np.uintp(col.size - 1), x.size > CACHED
     for stage in range(begin, end):
         p = h.shape[0] - 1 - stage
         old, average = x if p == 0 else h[p - 1], mean[p]
@@ -465,6 +468,8 @@ def frozen_backward(begin, end, first, last, crow, col, transposed, x, h, mean, 
             for b in range(NONE, width, STEP):
                 sums = fill(zero)
                 for k in range(crow[i], crow[i + ONE]):
+                    if distant:
+                        prefetch(grad, np.uintp(col[min(k + AHEAD, final)]) * width + b)
                     sums = add(sums, mul(fill(transposed[k]), load(grad, np.uintp(col[k]) * width + b)))
                 g = load(grad, mine + b)
                 store(to_h, mine + b, add(mul(fill(c[0]), g), mul(fill(c[1]), sums)))
