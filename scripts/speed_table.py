@@ -39,17 +39,30 @@ def record(name: str) -> dict[str, Any]:
 
 
 def _big() -> list[str]:
-    """One row for each model: the time of an epoch, the peak of the memory, and what was planned."""
-    lines = ["| machine | nodes | edges | model | epoch | peak memory | planned |", "|:--|--:|--:|:--|--:|--:|--:|"]
+    """One row for each model and graph: the time of an epoch, the peak of the memory, and what was planned.
+
+    The records of a device are bench-big-DEVICE.json and those of other graphs, bench-big-DEVICE-….json.
+    """
+    lines = ["| machine | nodes | edges | features | model | epoch | peak memory | planned |"]
+    lines.append("|:--|--:|--:|--:|:--|--:|--:|--:|")
     for device, machine in DEVICES.items():
-        found = record(f"big-{device}")
-        for name in ("asgnn", "appnp", "gcn"):
-            if name in found:
-                row = found[name]
-                planned = _bytes(row["graph_bytes_before"] + row["planned_bytes"]) if "planned_bytes" in row else "–"
-                cells = [machine, f"{found['graph']['nodes']:,}", f"{row['edges']:,}", row["model"]]
-                cells += [_time({"seconds": row["seconds_per_epoch"]}), _bytes(row["peak_bytes"]), planned]
-                lines.append(f"| {' | '.join(cells)} |")
+        names = sorted(path.stem for path in RECORD.parent.glob(f"bench-big-{device}*.json"))
+        for found in (record(name.removeprefix("bench-")) for name in names):
+            lines += _models(found, machine)
+    return lines
+
+
+def _models(found: dict[str, Any], machine: str) -> list[str]:
+    """The rows of one record."""
+    lines = []
+    for name in ("asgnn", "appnp", "gcn"):
+        if name in found:
+            row = found[name]
+            planned = _bytes(row["graph_bytes_before"] + row["planned_bytes"]) if "planned_bytes" in row else "–"
+            graph = found["graph"]
+            cells = [machine, f"{graph['nodes']:,}", f"{row['edges']:,}", f"{graph['features']}", row["model"]]
+            cells += [_time({"seconds": row["seconds_per_epoch"]}), _bytes(row["peak_bytes"]), planned]
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

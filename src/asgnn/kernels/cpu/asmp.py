@@ -23,7 +23,9 @@ from asgnn.kernels.cpu.compiled import compiled, inlined
 from asgnn.kernels.cpu.vectors import WIDTH, add, fill, load, mul, prefetch, store, sub, total
 
 NONE, ONE, STEP = np.uintp(0), np.uintp(1), np.uintp(WIDTH)
-AHEAD = np.uintp(16)  # entries whose rows are asked for in advance, because a large graph's are not in the cache
+AHEAD = np.uintp(64)  # entries whose rows are asked for in advance, because a large graph's are not in the cache
+CACHED = 2**18  # numbers that are in the cache anyway
+LINE = np.uintp(16)  # numbers from one request for a row to the next: a line of the cache has 16 floats
 
 
 @compiled
@@ -173,25 +175,30 @@ def step(
         given: without a structure step, whether S is A.
         z_new, h_new, mean, degree, e_new: the results: z⁺, H⁺, D⁻¹SH, D and e of H⁺.
     """
-    zero, one, stop = h.dtype.type(0), h.dtype.type(1), STEP if one_block else width
-    row, final = np.empty(_longest(crow, first, last), h.dtype), np.uintp(col.size - 1)
+    zero, one, width = h.dtype.type(0), h.dtype.type(1), STEP if one_block else width
+    row, final = np.empty(NONE if one_block else _longest(crow, first, last), h.dtype), np.uintp(col.size - 1)
+    c0, c1, c2, c3, c4 = c[0], c[1], c[2], c[3], c[4]
+    a0, a1, a2 = fill(a[0]), fill(a[1]), fill(a[2])
     for node in range(first, last):
         i = np.uintp(node)
         begin, end, mine = crow[i], crow[i + ONE], i * width
-        sum_s = zero
+        own, e_i, sums, sum_s = load(h, mine), e[i], fill(zero), zero
         for k in range(begin, end):
             j = np.uintp(col[k])
             ahead = np.uintp(col[min(k + AHEAD, final)])
-            prefetch(h, ahead * width)
             prefetch(e, ahead)
-            scaled = c[1] * weight[k]
+            prefetch(h, ahead * width)
+            for b in range(LINE, width, LINE):
+                prefetch(h, ahead * width + b)
+            other, scaled = load(h, j * width), c1 * weight[k]
             if structure:
-                square = fill(zero)
-                for b in range(NONE, stop, STEP):
+                difference = sub(own, other)
+                square = mul(difference, difference)
+                for b in range(STEP, width, STEP):
                     difference = sub(load(h, mine + b), load(h, j * width + b))
                     square = add(square, mul(difference, difference))
-                v = c[2] + c[3] * (e[i] + e[j]) + c[4] * total(square)
-                value = c[0] * z[k] + v if mcp else c[0] * min(max(z[k], zero), one) + scaled - v
+                v = c2 + c3 * (e_i + e[j]) + c4 * total(square)
+                value = c0 * z[k] + v if mcp else c0 * min(max(z[k], zero), one) + scaled - v
                 z_new[k] = value
                 s = weight_of(value, scaled, mcp)
             elif given:
@@ -200,17 +207,21 @@ def step(
                 s = weight_of(z[k], scaled, mcp)
             if j == i:
                 s = one
-            row[k - begin] = s
             sum_s += s
+            if one_block:
+                sums = add(sums, mul(fill(s), other))
+            else:
+                row[k - begin] = s
         if not features:
             continue
         inverse, square = fill(one / sum_s), fill(zero)
-        for b in range(NONE, stop, STEP):
-            sums = fill(zero)
-            for k in range(begin, end):
-                sums = add(sums, mul(fill(row[k - begin]), load(h, np.uintp(col[k]) * width + b)))
+        for b in range(NONE, width, STEP):
+            if not one_block:
+                sums = fill(zero)
+                for k in range(begin, end):
+                    sums = add(sums, mul(fill(row[k - begin]), load(h, np.uintp(col[k]) * width + b)))
             average, x_i = mul(sums, inverse), load(x, mine + b)
-            new = add(mul(fill(a[0]), load(h, mine + b)), add(mul(fill(a[1]), average), mul(fill(a[2]), x_i)))
+            new = add(mul(a0, load(h, mine + b)), add(mul(a1, average), mul(a2, x_i)))
             store(h_new, mine + b, new)
             store(mean, mine + b, average)
             difference = sub(new, x_i)
@@ -242,30 +253,42 @@ def step_back(
         parts: (8,) twice the gradients in ``c`` are added to the last five.
     """
     zero, one, two, half = h.dtype.type(0), h.dtype.type(1), h.dtype.type(2), h.dtype.type(0.5)
-    stop = STEP if one_block else width
-    longest, final = _longest(crow, first, last), np.uintp(col.size - 1)
+    width, final = STEP if one_block else width, np.uintp(col.size - 1)
+    longest = NONE if one_block else _longest(crow, first, last)
     row_s, row_m = np.empty(longest, h.dtype), np.empty(longest, h.dtype)
     part0, part1, part2, part3, part4 = 0.0, 0.0, 0.0, 0.0, 0.0
+    c0, c1, c3, c4 = c[0], c[1], c[3], c[4]
     for node in range(first, last):
         i = np.uintp(node)
         begin, end, mine = crow[i], crow[i + ONE], i * width
-        sum_m = zero
+        own, own_by_degree, own_along = load(h, mine), load(by_degree, mine), along_mean[i]
+        from_h, from_s, moved = fill(zero), fill(zero), fill(zero)
+        sum_m, sum0, sum1 = zero, zero, zero
         for k in range(begin, end):
             j = np.uintp(col[k])
             ahead = np.uintp(col[min(k + AHEAD, final)])
+            prefetch(along_mean, ahead)
             prefetch(h, ahead * width)
             prefetch(by_degree, ahead * width)
-            prefetch(along_mean, ahead)
+            for b in range(LINE, width, LINE):
+                prefetch(h, ahead * width + b)
+                prefetch(by_degree, ahead * width + b)
+            other, other_by_degree = load(h, j * width), load(by_degree, j * width)
             by_s = to_s[k] if to_s.size else zero
             if features and to_s.size:
-                both = fill(zero)
-                for b in range(NONE, stop, STEP):
+                both = add(mul(own_by_degree, other), mul(other_by_degree, own))
+                for b in range(STEP, width, STEP):
                     both = add(both, mul(load(by_degree, mine + b), load(h, j * width + b)))
                     both = add(both, mul(load(by_degree, j * width + b), load(h, mine + b)))
-                by_s += total(both) - (along_mean[i] + along_mean[j])
-            scaled = c[1] * weight[k]
+                by_s += total(both) - (own_along + along_mean[j])
+            scaled = c1 * weight[k]
             s = weight[k] if given else weight_of(z_new[k], scaled, mcp)
-            row_s[k - begin] = s if j != i else one
+            if j == i:
+                s = one
+            if one_block:
+                from_h = add(from_h, mul(fill(s), other_by_degree))
+            else:
+                row_s[k - begin] = s
             if not structure:
                 if to_s.size:
                     to_s[k] = by_s
@@ -280,42 +303,52 @@ def step_back(
                     m = -to_z[k]
                     if u == inside:
                         m += half * scaled * root * root * root * by_s
-                    to_z[k] = -c[0] * m
-                    part0 -= m * z[k]
+                    to_z[k] = -c0 * m
+                    sum0 -= m * z[k]
                 to_s[k] = zero
             else:
                 if j != i and z_new[k] >= zero and z_new[k] <= one:
                     m = by_s
                 by_a = m
-                to_s[k] = c[0] * m
-                part0 += m * min(max(z[k], zero), one)
-            part1 += by_a * weight[k]
+                to_s[k] = c0 * m
+                sum0 += m * min(max(z[k], zero), one)
+            sum1 += by_a * weight[k]
             if to_weight.size:
-                to_weight[k] += c[1] * by_a
-            row_m[k - begin] = m
+                to_weight[k] += c1 * by_a
             sum_m += m
+            if one_block:
+                difference = sub(own, other)
+                pulled = mul(fill(m), difference)
+                from_s = add(from_s, pulled)
+                moved = add(moved, mul(pulled, difference))
+            else:
+                row_m[k - begin] = m
         if not structure and not features:
             continue
-        moved = fill(zero)
-        for b in range(NONE, stop, STEP):
+        for b in range(NONE, width, STEP):
             h_i, x_i = load(h, mine + b), load(x, mine + b)
-            from_s, from_h = fill(zero), fill(zero)
-            for k in range(begin, end):
-                other = np.uintp(col[k]) * width + b
-                if features:
-                    from_h = add(from_h, mul(fill(row_s[k - begin]), load(by_degree, other)))
-                if structure:
-                    difference = sub(h_i, load(h, other))
-                    pulled = mul(fill(row_m[k - begin]), difference)
-                    from_s = add(from_s, pulled)
-                    moved = add(moved, mul(pulled, difference))
-            out = add(load(grad, mine + b), from_h)
+            if not one_block:
+                from_s, from_h = fill(zero), fill(zero)
+                for k in range(begin, end):
+                    place = np.uintp(col[k]) * width + b
+                    if features:
+                        from_h = add(from_h, mul(fill(row_s[k - begin]), load(by_degree, place)))
+                    if structure:
+                        difference = sub(h_i, load(h, place))
+                        pulled = mul(fill(row_m[k - begin]), difference)
+                        from_s = add(from_s, pulled)
+                        moved = add(moved, mul(pulled, difference))
+            out = load(grad, mine + b)
+            if features:
+                out = add(out, from_h)
             if structure:
-                by_x = mul(fill(two * c[3] * sum_m), sub(h_i, x_i))
-                out = sub(sub(out, mul(fill(two * c[4]), from_s)), by_x)
+                by_x = mul(fill(two * c3 * sum_m), sub(h_i, x_i))
+                out = sub(sub(out, mul(fill(two * c4), from_s)), by_x)
                 store(to_x, mine + b, add(load(to_x, mine + b), by_x))
             store(grad, mine + b, out)
         if structure:
+            part0 += sum0
+            part1 += sum1
             part2 -= sum_m
             part3 -= 2 * sum_m * e[i]
             part4 -= total(moved)
@@ -396,7 +429,7 @@ def frozen_forward(begin, end, first, last, crow, col, value, x, h, mean, c, wid
 
     ``h`` and ``mean`` (steps, …) become H and PH of each step.
     """
-    zero = x.dtype.type(0)
+    zero, final, distant = x.dtype.type(0), np.uintp(col.size - 1), x.size > CACHED
     for p in range(begin, end):
         old, new, average = x if p == 0 else h[p - 1], h[p], mean[p]
         for node in range(first, last):
@@ -405,6 +438,8 @@ def frozen_forward(begin, end, first, last, crow, col, value, x, h, mean, c, wid
             for b in range(NONE, width, STEP):
                 sums = fill(zero)
                 for k in range(crow[i], crow[i + ONE]):
+                    if distant:
+                        prefetch(old, np.uintp(col[min(k + AHEAD, final)]) * width + b)
                     sums = add(sums, mul(fill(value[k]), load(old, np.uintp(col[k]) * width + b)))
                 out = add(mul(fill(c[0]), load(old, mine + b)), mul(fill(c[1]), sums))
                 store(new, mine + b, add(out, mul(fill(c[2]), load(x, mine + b))))
@@ -421,7 +456,7 @@ def frozen_backward(begin, end, first, last, crow, col, transposed, x, h, mean, 
         to_x, to_value: the gradients in X and P; added to. ``to_value`` is empty if it is not needed.
         parts: (8,) the gradients in the coefficients are added to the first three.
     """
-    zero = x.dtype.type(0)
+    zero, final, distant = x.dtype.type(0), np.uintp(col.size - 1), x.size > CACHED
     for stage in range(begin, end):
         p = h.shape[0] - 1 - stage
         old, average = x if p == 0 else h[p - 1], mean[p]
@@ -433,6 +468,8 @@ def frozen_backward(begin, end, first, last, crow, col, transposed, x, h, mean, 
             for b in range(NONE, width, STEP):
                 sums = fill(zero)
                 for k in range(crow[i], crow[i + ONE]):
+                    if distant:
+                        prefetch(grad, np.uintp(col[min(k + AHEAD, final)]) * width + b)
                     sums = add(sums, mul(fill(transposed[k]), load(grad, np.uintp(col[k]) * width + b)))
                 g = load(grad, mine + b)
                 store(to_h, mine + b, add(mul(fill(c[0]), g), mul(fill(c[1]), sums)))
