@@ -190,6 +190,8 @@ def test_twins() -> None:
         ({"budgets": [0]}, "budget must be a whole number from 1"),
         ({"steps": 0}, "steps must be a whole number from 1"),
         ({"samples": 0}, "samples must be a whole number"),
+        ({"model": None}, "model must be a MatrixVictim"),
+        ({"known": None}, "No attacked node has a label that the attacker knows"),
     ],
 )
 def test_bad_input_is_a_sentence(options: dict[str, Any], words: str) -> None:

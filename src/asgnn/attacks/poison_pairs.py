@@ -97,14 +97,15 @@ def meta_pgd_pairs(
     matrices: on a GPU many times faster than one after the other on edge lists. It is meant for graphs of a few
     thousand nodes and for models that are a function of the normalised matrix.
 
-    Threat model: as :func:`meta_pgd`. The labels of nodes that are neither in ``train`` nor ``known`` are not used, and
-    these nodes are not attacked.
+    Threat model: as :func:`meta_pgd`, but only nodes with known labels are attacked.
 
     Args:
-        data, train, known, nodes, training, steps, device, progress: as for :func:`meta_pgd`.
+        data, train, training, steps, device, progress: as for :func:`meta_pgd`.
         budgets: numbers of flips.
         rng: a CPU generator.
-        model: the attacked model.
+        model: the attacked model; :func:`asgnn.challenge.on_matrices` makes it.
+        known: the nodes whose labels the attacker knows beside those of ``train``, as numbers or a mask.
+        nodes: the attacked nodes, as numbers or a mask; by default all of ``known`` outside ``train``.
         trainings: trains the true victim on some sets of flips, to decide which of them is the best.
         starts: the runs for each budget, each with random numbers of its own.
         samples: sets that are drawn from s, four times on the way.
@@ -117,14 +118,18 @@ def meta_pgd_pairs(
     check_rng(rng)
     check_count("steps", steps)
     check_count("samples", samples)
+    if not isinstance(model, MatrixVictim):
+        raise ConfigError(f"model must be a MatrixVictim, which asgnn.challenge.on_matrices makes; it is {model!r}.")
     if not budgets or not starts:
         raise ConfigError("meta_pgd_pairs needs at least one budget and one start.")
     edges = check_task(data, max(budgets))
     place, n = torch.device(device or data.x.device), int(data.num_nodes or 0)
     train = check_labelled(train, data)
     labelled = train if known is None else torch.cat([train, check_labelled(known, data)]).unique()
-    nodes = labelled if nodes is None else node_numbers(nodes, n, "attacked")
+    nodes = labelled[~torch.isin(labelled, train)] if nodes is None else node_numbers(nodes, n, "attacked")
     nodes = nodes[torch.isin(nodes, labelled)].to(place)
+    if nodes.numel() == 0:
+        raise ConfigError("No attacked node has a label that the attacker knows; pass nodes with labels as known=.")
     labels = labels_of(data).to(place)
     for budget in budgets:
         check_count("budget", budget)
