@@ -555,7 +555,7 @@ def test_table_of_the_bound_is_that_of_the_record(monkeypatch: pytest.MonkeyPatc
 
 
 def test_tables_of_the_challenges_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what README and page say of them; by evasion our attacks are as strong as the published ones."""
+    """And what README and page say of them; our attacks are as strong as the published ones."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
     script = importlib.import_module("challenge_table")
     page, readme = (ROOT / "docs" / "challenge.md").read_text(), (ROOT / "README.md").read_text()
@@ -573,16 +573,15 @@ def test_tables_of_the_challenges_are_those_of_the_record(monkeypatch: pytest.Mo
         assert f"{random['asgnn-robust']:.1f} %" in text
         assert f"{random['gcn']:.1f} %" in text
     published = read_toml("published")["challenge"]
-    gaps: dict[tuple[str, str], float] = {}  # the most that an attack of ours leaves a model above the published one
+    names = {"gcn": "GCN", "gcn-jaccard": "GCN-Jaccard", "gnnguard": "GNNGuard", "softmedian": "Soft-Median + GDC"}
+    compared = 0
     for row in rows:
-        name = {"gcn": "GCN", "gcn-jaccard": "GCN-Jaccard", "gnnguard": "GNNGuard"}.get(row["model"])
-        if name and row["kind"] != "single nodes" and row["budget"] in (0.05, 0.1, 0.15):
-            theirs = published[row["kind"]][row["graph"]][f"{name}, Mujkanovic et al."]
-            gap = row["accuracy"] - theirs[published["budgets"].index(row["budget"])]
-            gaps[row["kind"], name] = max(gap, gaps.get((row["kind"], name), gap))
-    assert all(gap <= 1.5 for (kind, _), gap in gaps.items() if kind == "evasion")
-    assert max(gaps["poisoning", "GCN-Jaccard"], gaps["poisoning", "GNNGuard"]) <= 3.5
-    assert f"up to {gaps['poisoning', 'GCN']:.1f} points weaker against a GCN" in " ".join(page.split())
+        if row["model"] in names and row["kind"] != "single nodes" and row["budget"] in (0.05, 0.1, 0.15):
+            theirs = published[row["kind"]][row["graph"]][f"{names[row['model']]}, Mujkanovic et al."]
+            assert row["splits"] == 5
+            assert row["accuracy"] <= theirs[published["budgets"].index(row["budget"])]
+            compared += 1
+    assert compared == 2 * 2 * 3 * len(names)
 
 
 def test_our_attacks_are_as_strong_as_the_published_ones() -> None:
