@@ -99,7 +99,7 @@ def record(asked: Sequence[Job], path: Path) -> None:
     known = {_cell(row): row for row in kept}
     for row in rows:
         before = known.get(_cell(row))
-        if before is not None and before["accuracy"] < row["accuracy"]:
+        if row["budget"] and before is not None and before["accuracy"] < row["accuracy"]:
             row |= {"accuracy": before["accuracy"], "worst": before["worst"]}
     rows = [row for row in kept if (row["graph"], row["kind"], row["model"]) not in new] + rows
     about = {"command": "python scripts/challenge_table.py record", "version": __version__}

@@ -572,6 +572,15 @@ def test_tables_of_the_challenges_are_those_of_the_record(monkeypatch: pytest.Mo
     for text in (page, readme):
         assert f"{random['asgnn-robust']:.1f} %" in text
         assert f"{random['gcn']:.1f} %" in text
+    poisoned = {
+        (row["model"], row["budget"]): row["accuracy"]
+        for row in rows
+        if row["kind"] == "poisoning" and row["graph"] == "cora"
+    }
+    (sentence,) = re.findall(r"\*\*Poisoning by an attacker who knows.*?\n- ", readme, flags=re.DOTALL)
+    shown = [float(value) for value in re.findall(r"\d+\.\d", sentence)]
+    expected = [poisoned[model, budget] for model in ("gcn", "asgnn-robust") for budget in (0.05, 0.1, 0.15)]
+    assert shown == pytest.approx(expected, abs=0.051)
     published = read_toml("published")["challenge"]
     names = {"gcn": "GCN", "gcn-jaccard": "GCN-Jaccard", "gnnguard": "GNNGuard", "softmedian": "Soft-Median + GDC"}
     compared = 0
