@@ -153,7 +153,7 @@ def test_more_flips_than_pairs_with_a_gradient() -> None:
 
 @pytest.mark.parametrize("kind", ["gcn", "asgnn", "rung"])
 def test_trainings_are_those_of_each_graph_alone(kind: str) -> None:
-    """GCN and ASGNN as one batch with edge weights of their own, RUNG one after the other."""
+    """GCN as one batch with edge weights of their own, ASGNN and RUNG one after the other."""
     data, split = graph(torch.float32)
     graphs = [dice(data, 10, generator(seed)).apply(data).edge_index for seed in range(2)]
     of = recipe(kind, epochs=10)

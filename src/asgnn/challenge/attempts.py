@@ -158,14 +158,11 @@ POISONING: dict[str, Way] = {
     # flips of an evasion attack on the model that was trained on the clean graph, used as poison
     **{name: EVASION[name] for name in ("prbcd", "prbcd-relaxed", "prbcd-twin", "grbcd", "dice", "random")},
     "meta-pgd-pairs": Way(meta_pgd_pairs, "matrix", seeds=len(STARTS), together=True, full=True),
+    # fewer steps, because models with a twin take longer, and so do the trainings that decide
     "meta-pgd-pairs-twin": Way(
         meta_pgd_pairs,
         "matrix twin",
-        {
-            "steps": 50,
-            "samples": 2,
-            "starts": STARTS[:1],
-        },  # its models take longer, and so do the trainings that decide
+        {"steps": 50, "samples": 2, "starts": STARTS[:1]},
         together=True,
         full=True,
     ),

@@ -21,7 +21,7 @@ from asgnn.challenge.values import Attempt, AttemptOutcome, Envelope, Kind, Made
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import Perturbation, Split, labels_of, split_of
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
-from asgnn.models import NodeClassifier
+from asgnn.models import ASGNN, NodeClassifier
 from asgnn.progress import Progress
 from asgnn.settings import check_count
 from asgnn.training import Fit, Recipe, accuracy, fit_many
@@ -169,18 +169,19 @@ def trained_on(
 ) -> list[Tensor]:
     """Train a model on each of some graphs with the same nodes and return its logits (N, C) of each.
 
-    ``graphs`` holds the edge_index (2, E) of each. If trials may have edge weights of their own, all are one batch.
+    ``graphs`` holds the edge_index (2, E) of each. If trials may have edge weights of their own, all are one batch, but
+    for ASGNN, whose compiled layers are for edges that all trials share.
     """
     together, n, place = copy.copy(data), int(data.num_nodes or 0), data.edge_index.device
-    keys = [to_keys(edge_index.to(place), n) for edge_index in graphs]
-    trial = recipe.trial(data, split, 0)
+    model = recipe.trial(data, split, 0).model
     with torch.enable_grad():  # attacks decide without gradients
-        if not getattr(trial.model, "own_weights", False):
+        if not getattr(model, "own_weights", False) or isinstance(model, ASGNN):
             fits = []
             for edge_index in graphs:
                 together.edge_index = edge_index.to(place)
                 fits += fit_many([recipe.trial(together, split, 0)], together, device=device)
         else:
+            keys = [to_keys(edge_index.to(place), n) for edge_index in graphs]
             union = unique_keys(torch.cat(keys))
             together.edge_index = from_keys(union, n)
             weights = [contains(own, union).to(data.x.dtype) for own in keys]
