@@ -146,17 +146,25 @@ def matrix_twin(model: nn.Module) -> NodeClassifier | None:
     return frozen_twin(model)
 
 
+def matrix_model(model: nn.Module) -> NodeClassifier | None:
+    """The model itself or its twin, whichever sees the graph as a normalised matrix only; ``None`` if neither does."""
+    found = matrix_twin(model) or model
+    if type(found) not in ON_MATRICES or (isinstance(found, ASGNN) and found.hops):
+        return None
+    return cast(NodeClassifier, found)
+
+
 def on_matrices(model: nn.Module, data: Data, device: torch.device | str | None = None) -> MatrixVictim | None:
     """A model, or its twin, as an attack on all pairs of nodes sees it; ``None`` if it cannot be seen in this way.
 
     Prior and witness weigh each pair by the features alone, and so does GCN-Jaccard: this is computed once, in time
     and memory O(N²).
     """
-    model = matrix_twin(model) or model
-    if type(model) not in ON_MATRICES or (isinstance(model, ASGNN) and model.hops):
+    found = matrix_model(model)
+    if found is None:
         return None
     features, adj = prepare(data, device)
-    seen = cast(NodeClassifier, copy.deepcopy(model)).to(features.device).eval()
+    seen = copy.deepcopy(found).to(features.device).eval()
     bare = copy.deepcopy(seen)
     bare.prior = bare.witness = bare.testimony = None
     absent, present = (_weights_of_pairs(seen, features, weight) for weight in (0.0, 1.0))

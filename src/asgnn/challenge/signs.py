@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from asgnn.attacks.blocks import block_gradient, draw_block
 from asgnn.attacks.problem import Problem, make_problem
 from asgnn.attacks.smoothing import straight_through
-from asgnn.challenge.controls import ON_MATRICES, OnLearnedGraph, frozen_twin, matrix_twin, trusting_twin
+from asgnn.challenge.controls import OnLearnedGraph, frozen_twin, matrix_model, trusting_twin
 from asgnn.challenge.values import UNBOUNDED, AttemptOutcome
 from asgnn.graphs import Split, labels_of
 from asgnn.graphs.keys import contains, from_keys, to_keys
@@ -85,10 +85,8 @@ def probe(
         return Probe(tuple(through), None, guessing)
     through += ["gradient"] + ([] if isinstance(model, OnLearnedGraph) else ["training"])
     through += [] if frozen_twin(model) is None else ["twin"]
-    if matrix_twin(model) is not None:
-        through.append("matrix twin")
-    elif type(model) in ON_MATRICES:
-        through.append("matrix")
+    seen = matrix_model(model)
+    through += [] if seen is None else ["matrix" if seen is model else "matrix twin"]
     signs = torch.randint(2, (DIRECTIONS, keys.numel()), generator=rng).to(s) * 2 - 1
     expected = signs @ gradient
     measured = torch.stack([_difference(problem, keys, s, sign) for sign in signs])
