@@ -26,6 +26,7 @@ from asgnn.attacks import (
     pgd,
     prbcd,
     random_flips,
+    weakest_first,
 )
 from asgnn.attacks.checkpoint import FileCheckpoint, State
 from asgnn.attacks.inner import InnerTraining
@@ -74,6 +75,10 @@ GRADIENT: dict[str, Attack] = {
         *args, steps=6, population=6, elite=2, partners="alike", batch=4, **options
     ),
     "join_unlike": lambda *args, **options: join_unlike(*args, steps=6, **options),
+    "weakest_first": lambda *args, **options: weakest_first(*args, steps=6, block_size=40, **options),
+    "weakest_first, answers": lambda *args, **options: weakest_first(
+        *args, steps=6, guide="answers", partners=9, choices=3, reuse=1, **options
+    ),
 }
 QUICK = InnerTraining(steps=4, hidden=2, starts=2)
 # All attacks that learn from labelled nodes and can be resumed.
@@ -334,6 +339,9 @@ def test_settings_outside_their_range() -> None:
         (prbcd, {"block_size": 5}, "at least twice the budget of 3 flips, or all pairs; it is 5"),
         (prbcd, {"fine_tune": -1}, "fine_tune must be a whole number from 0"),
         (grbcd, {"steps": 0}, "steps must be a whole number from 1"),
+        (weakest_first, {"steps": 0}, "steps must be a whole number from 1"),
+        (weakest_first, {"most": 0}, "most must be a whole number from 1"),
+        (weakest_first, {"guide": "luck"}, "guide must be one of gradient, answers; it is 'luck'"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             attack(data, 3, train, generator(), **options)  # type: ignore[operator]

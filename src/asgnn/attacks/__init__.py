@@ -16,6 +16,7 @@ from asgnn.attacks.random_flips import random_flips
 from asgnn.attacks.smoothing import smoothed, straight_through
 from asgnn.attacks.surrogate import SurrogateGCN, fit_surrogate
 from asgnn.attacks.unrolled import Unrolled, UnrolledTraining
+from asgnn.attacks.weakest_first import weakest_first
 
 __all__ = [
     "LocalEvasion",
@@ -43,4 +44,5 @@ __all__ = [
     "random_flips",
     "smoothed",
     "straight_through",
+    "weakest_first",
 ]

@@ -24,6 +24,7 @@ from asgnn.attacks import (
     random_flips,
     smoothed,
     straight_through,
+    weakest_first,
 )
 from asgnn.attacks.poison_pairs import STARTS, Trainings, meta_pgd_pairs
 from asgnn.attacks.surrogate import Victim
@@ -139,6 +140,10 @@ EVASION: dict[str, Way] = {
     "prbcd-twin": Way(prbcd, "twin", QUICK, surrogate=frozen_twin),
     "unnoticed-half": Way(unnoticed, "trust", {"harmful": 0.5}, surrogate=frozen_twin),
     "unnoticed-most": Way(unnoticed, "trust", {"harmful": 0.75}, surrogate=frozen_twin),
+    "weakest-first": Way(weakest_first, "gradient"),
+    "weakest-first-relaxed": Way(weakest_first, "relaxed", surrogate=straight_through),
+    "weakest-first-twin": Way(weakest_first, "twin", surrogate=frozen_twin),
+    "weakest-first-blind": Way(weakest_first, "answers", {"guide": "answers"}),
     "join-unlike": Way(join_unlike, "answers"),
     "prbcd-long": Way(prbcd, "gradient", {"repair": 30}, full=True),
     "prbcd-ce": Way(prbcd, "gradient", {"loss": "masked_ce"}, full=True),
@@ -157,6 +162,7 @@ POISONING: dict[str, Way] = {
     "metattack": Way(metattack, "nothing", {"loss": "tanh_margin"}, ordered=True),
     # flips of an evasion attack on the model that was trained on the clean graph, used as poison
     **{name: EVASION[name] for name in ("prbcd", "prbcd-relaxed", "prbcd-twin", "grbcd", "dice", "random")},
+    **{name: way for name, way in EVASION.items() if name.startswith("weakest-first")},
     "meta-pgd-pairs": Way(meta_pgd_pairs, "matrix", seeds=len(STARTS), together=True, full=True),
     # fewer steps, because models with a twin take longer, and so do the trainings that decide
     "meta-pgd-pairs-twin": Way(

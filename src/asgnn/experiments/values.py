@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from asgnn.attacks import dice, grbcd, metattack, minmax, nettack, pgd, prbcd, random_flips
+from asgnn.attacks import dice, grbcd, metattack, minmax, nettack, pgd, prbcd, random_flips, weakest_first
 from asgnn.errors import ConfigError
 from asgnn.graphs import (
     OWN_FLIPS,
@@ -37,7 +37,7 @@ MAX_PER_TARGET = 1_000
 MAX_SHARE = 10  # of the edges, in a challenge
 MAX_SETTING = 1e18
 METHODS: dict[str, Callable[..., Perturbation]] = {
-    **{method.__name__: method for method in (metattack, nettack, pgd, minmax, prbcd, grbcd, dice)},
+    **{method.__name__: method for method in (metattack, nettack, pgd, minmax, prbcd, grbcd, weakest_first, dice)},
     "random": random_flips,
 }
 # name on the command line and in specs/*.toml → (kind, source); a file of flips is named by its path

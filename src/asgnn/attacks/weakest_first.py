@@ -1,0 +1,282 @@
+"""An attack that makes the nodes fall which need the fewest flips."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from asgnn.attacks.blocks import block_gradient
+from asgnn.attacks.checkpoint import Checkpoint
+from asgnn.attacks.problem import LOSSES, Loss, Problem, make_problem, predict
+from asgnn.attacks.proposals import Proposals
+from asgnn.attacks.rules import degrees, finish
+from asgnn.attacks.surrogate import Victim
+from asgnn.graphs import Perturbation
+from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
+from asgnn.progress import Progress
+from asgnn.settings import check_choice, check_count
+
+Guide = Literal["gradient", "answers"]
+# The share of the nodes that are tested in one call. Flips for one node hardly touch the others.
+TESTED_TOGETHER = 0.02
+LEAST_POOL = 256  # nodes that a step considers
+ENOUGH = 1.5  # more flips than a step makes, because some exclude each other
+
+
+def weakest_first(
+    data: Data,
+    budget: int,
+    train: Tensor,
+    rng: torch.Generator,
+    *,
+    nodes: Tensor | None = None,
+    surrogate: Victim | None = None,
+    victim: Victim | None = None,
+    guide: Guide = "gradient",
+    steps: int = 64,
+    most: int = 5,
+    partners: int = 300,
+    choices: int = 12,
+    reuse: int = 4,
+    block_size: int = 250_000,
+    loss: Loss = "tanh_margin",
+    allow_isolated: bool = False,
+    device: torch.device | str | None = None,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> Perturbation:
+    """Make the attacked nodes fall one by one, those first that need the fewest flips.
+
+    Each step ranks, for the nodes with the smallest margins, the pairs that should harm them most. Then it asks the
+    victim what the best one of every node does, the best two, and so on: in one call for some nodes at a time, which
+    hardly touch each other. So it learns for every node how many flips make it fall, and takes the nodes with the
+    fewest.
+
+    A gradient for the whole graph compares flips by what a small weight would do. This attack compares nodes by what
+    whole flips do, and spends nothing on nodes that do not fall.
+
+    Threat model: as :func:`~asgnn.attacks.pgd`: global evasion of a fixed model, with the labels of ``train``.
+
+    Args:
+        data, budget, train, rng, nodes, surrogate, victim, loss, allow_isolated: as for :func:`~asgnn.attacks.pgd`.
+        device, checkpoint, progress: as for :func:`~asgnn.attacks.pgd`.
+        guide: what ranks the pairs of a node: the surrogate's "gradient" of its margin, or the victim's "answers",
+            which no masked gradient can fool: new edges lead to nodes of the class that is second at the node,
+            preferably to those of whose class the victim is sure, and edges to nodes of its own class are removed.
+        steps: in each of which an equal part of the budget is spent.
+        most: flips that are spent on a node at most.
+        partners: random nodes of which each step looks for pairs.
+        choices: pairs that are kept for each node.
+        reuse: flips of a step, or of a call, that a node may be the partner of.
+        block_size: pairs whose gradient is computed at once.
+
+    Time O(steps · (pool · partners / block_size gradients of E + block_size pairs + 50 · most forward passes)), where
+    the pool has four nodes for each flip of a step, but at least 256.
+    """
+    meta: dict[str, object] = {"attack": "weakest_first", "guide": guide, "steps": steps, "most": most}
+    meta |= {"partners": partners, "choices": choices, "reuse": reuse, "loss": loss}
+    check_choice("guide", guide, get_args(Guide))
+    for name, count in (("most", most), ("partners", partners), ("choices", choices), ("reuse", reuse)):
+        check_count(name, count)
+    check_count("steps", steps)
+    check_count("block_size", block_size)
+    state = checkpoint.load() if checkpoint is not None else None
+    problem = make_problem(
+        data, budget, train, rng, nodes=nodes, surrogate=surrogate, victim=victim, loss=loss, device=device, state=state
+    )
+    if budget == 0:
+        return finish(data, torch.empty(2, 0, dtype=torch.int64), 0, allow_isolated=allow_isolated, meta=meta)
+    search = _Search(problem, guide, most, partners, choices, reuse, block_size, rng)
+    keys, done = torch.empty(0, dtype=torch.int64), 0
+    if state is not None:
+        keys, done = state["keys"], int(state["step"])
+        rng.set_state(state["rng"])
+    for step in range(done, steps):
+        share = math.ceil((budget - keys.numel()) / (steps - step))
+        if share:
+            keys = search.extended(keys, share)
+        if checkpoint is not None:
+            checkpoint.save(
+                problem.state() | {"step": torch.tensor(step + 1), "rng": rng.get_state(), "keys": keys.clone()}
+            )
+        if progress is not None:
+            progress(step + 1, steps)
+    world = Proposals.of(problem, budget, None, "any", allow_isolated)
+    rest = _new(world.propose(world.standing(world.judged(keys)[1]), 2 * budget, rng), keys)
+    keys = world.filled(torch.cat([keys, rest]), rng)
+    return finish(data, from_keys(keys, problem.num_nodes), budget, allow_isolated=allow_isolated, meta=meta)
+
+
+def _new(keys: Tensor, known: Tensor) -> Tensor:
+    """The keys that are not among the known ones."""
+    return keys[~contains(known, keys)]
+
+
+def _neighbors(nodes: Tensor, edges: Tensor) -> list[set[int]]:
+    """The neighbours of some nodes."""
+    near: dict[int, set[int]] = {node: set() for node in nodes.tolist()}
+    for u, v in edges[:, torch.isin(edges, nodes).any(0)].t().tolist():
+        for node, other in ((u, v), (v, u)):
+            if node in near:
+                near[node].add(other)
+    return list(near.values())
+
+
+Pair = tuple[int, int]
+"""The key of a pair that may be flipped, and which of its nodes is the partner of the attacked one."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """Finds, for one node after the other, the flips that make it fall. All tensors are on the CPU."""
+
+    problem: Problem
+    guide: Guide
+    most: int
+    partners: int
+    choices: int
+    reuse: int
+    block_size: int
+    rng: torch.Generator
+
+    def extended(self, keys: Tensor, share: int) -> Tensor:
+        """The keys with at most ``share`` more: those that make the most nodes fall."""
+        scores = self.scores(keys)
+        margin, attacked = self.margins(scores), self.problem.nodes.cpu()
+        standing = attacked[margin[attacked] >= 0]
+        pool = standing[margin[standing].argsort(stable=True)[: max(4 * share, LEAST_POOL)]]
+        if not pool.numel():
+            return keys
+        edges = self.problem.flipped(from_keys(keys, self.problem.num_nodes)).cpu()
+        pairs = self.ranked(pool, keys, edges, scores)
+        tests = self.tested(pool.tolist(), pairs, _neighbors(pool, edges), keys, share)
+        chosen: list[int] = []
+        known, used = set(keys.tolist()), _Partners(self.reuse)
+        for _, _, wanted in sorted(tests):
+            fresh = [pair for pair in wanted if pair[0] not in known]
+            if len(chosen) + len(fresh) <= share and used.free(fresh, len(fresh)) == fresh:
+                used.add(fresh)
+                chosen += [key for key, _ in fresh]
+                known.update(chosen)
+        return torch.cat([keys, torch.tensor(chosen, dtype=torch.int64)])
+
+    def tested(
+        self, pool: list[int], pairs: list[list[Pair]], near: list[set[int]], keys: Tensor, share: int
+    ) -> list[tuple[float, float, list[Pair]]]:
+        """How nodes fall, until there are enough flips: (flips for each fallen node, margin, pairs) of each.
+
+        Attacked nodes next to the node, and its partners, may fall with it.
+        """
+        together = max(1, round(TESTED_TOGETHER * self.problem.num_nodes))
+        before = self.down(self.margins(self.scores(keys)))
+        found: list[tuple[float, float, list[Pair]]] = []
+        left, made = list(range(len(pool))), 0
+        for count in range(1, self.most + 1):
+            left = [left[at] for at in torch.randperm(len(left), generator=self.rng).tolist()]
+            fallen: set[int] = set()
+            for at in range(0, len(left), together):
+                used, tries = _Partners(self.reuse), {}
+                for i in left[at : at + together]:
+                    some = used.free(pairs[i], count)
+                    if len(some) == count:
+                        used.add(some)
+                        tries[i] = some
+                flips = torch.tensor([key for some in tries.values() for key, _ in some], dtype=torch.int64)
+                after = self.margins(self.scores(torch.cat([keys, flips.unique()])))
+                others = self.down(after) - before - {pool[i] for i in tries}
+                for i, some in tries.items():
+                    if after[pool[i]] < 0:
+                        with_it = others & (near[i] | {partner for _, partner in some})
+                        found.append((count / (1 + len(with_it)), float(after[pool[i]]), some))
+                        fallen.add(i)
+            made += count * len(fallen)
+            left = [i for i in left if i not in fallen]
+            if not left or made >= ENOUGH * share:
+                break
+        return found
+
+    def down(self, margins: Tensor) -> set[int]:
+        """The attacked nodes that have fallen."""
+        attacked = self.problem.nodes.cpu()
+        return set(attacked[margins[attacked] < 0].tolist())
+
+    def ranked(self, pool: Tensor, keys: Tensor, edges: Tensor, scores: Tensor) -> list[list[Pair]]:
+        """For each node of the pool its best pairs, best first: with random partners, and its own edges."""
+        n = self.problem.num_nodes
+        partners = torch.randperm(n, generator=self.rng)[: self.partners]
+        u, v = pool.repeat_interleave(partners.numel()), partners.repeat(pool.numel())
+        pairs = torch.stack([torch.minimum(u, v), torch.maximum(u, v)])[:, u != v]
+        own = edges[:, torch.isin(edges, pool).any(0)]
+        every = _new(unique_keys(torch.cat([to_keys(pairs, n), to_keys(own, n)])), keys)
+        ends, removal = from_keys(every, n), contains(to_keys(edges, n), every)
+        allowed = ~removal | (degrees(edges, n)[ends] > 1).all(0)  # isolates no node
+        every, ends, removal = every[allowed], ends[:, allowed], removal[allowed]
+        node, partner = torch.cat([ends, ends.flip(0)], dim=1)
+        if self.guide == "gradient":
+            harm = self.by_gradient(pool, every, edges).repeat(2)
+        else:
+            harm = self.by_answers(node, partner, removal.repeat(2), scores)
+        place = torch.full((n,), -1)
+        place[pool] = torch.arange(pool.numel())
+        at = (place[node] >= 0).nonzero().view(-1)
+        at = at[harm[at].argsort(descending=True, stable=True)]
+        at = at[place[node[at]].argsort(stable=True)]
+        bounds = torch.searchsorted(place[node[at]], torch.arange(pool.numel() + 1)).tolist()
+        every = every.repeat(2)
+        found = []
+        for first, last in itertools.pairwise(bounds):
+            best = at[first : min(last, first + self.choices)]
+            found.append(list(zip(every[best].tolist(), partner[best].tolist(), strict=True)))
+        return found
+
+    def by_gradient(self, pool: Tensor, keys: Tensor, edges: Tensor) -> Tensor:
+        """(P,) how much a small weight of each flip lowers the margins of the pool, by the surrogate's gradient."""
+        problem = replace(self.problem, loss="margin", nodes=pool.to(self.problem.device))
+        parts = []
+        for some in keys.to(problem.device).split(self.block_size):
+            none = torch.zeros(some.numel(), dtype=problem.inputs.dtype, device=problem.device)
+            parts.append(block_gradient(problem, some, none, edges.to(problem.device)).cpu())
+        return torch.cat(parts)
+
+    def by_answers(self, node: Tensor, partner: Tensor, removal: Tensor, scores: Tensor) -> Tensor:
+        """(P,) random numbers, higher for edges to nodes of a node's second class, and for removals of its own."""
+        labels = self.problem.labels.cpu()
+        sure, predicted = scores.softmax(1).max(1)
+        second = scores.scatter(1, labels.unsqueeze(1), -torch.inf).argmax(1)
+        helps = predicted[partner] == torch.where(removal, labels[node], second[node])
+        return torch.rand(node.numel(), generator=self.rng) + helps * (1 + sure[partner])
+
+    @torch.no_grad()
+    def scores(self, keys: Tensor) -> Tensor:
+        """(N, C) the victim's scores after flips."""
+        problem = self.problem
+        return predict(problem.victim, problem.inputs, problem.flipped(from_keys(keys, problem.num_nodes))).cpu()
+
+    def margins(self, scores: Tensor) -> Tensor:
+        """(N,) how far each node is from falling; negative where it has fallen."""
+        labels = self.problem.labels.cpu()
+        margin = -LOSSES["margin"](scores, labels)
+        # of equal scores torch's argmax takes the first
+        return torch.where(scores.argmax(1) == labels, margin, margin.clamp(max=-torch.finfo(margin.dtype).tiny))
+
+
+class _Partners:
+    """Counts how often each node is the partner of another one in flips that are made together."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.uses = limit, Counter[int]()
+
+    def free(self, pairs: Sequence[Pair], count: int) -> list[Pair]:
+        """The first ``count`` pairs whose partners are below the limit, fewer if there are not as many."""
+        return list(itertools.islice((pair for pair in pairs if self.uses[pair[1]] < self.limit), count))
+
+    def add(self, pairs: Sequence[Pair]) -> None:
+        self.uses.update(partner for _, partner in pairs)
