@@ -24,7 +24,7 @@ from asgnn.graphs.adjacency import Adjacency
 from asgnn.graphs.checks import check_edges
 from asgnn.graphs.features import Features, Rows
 from asgnn.graphs.neighbors import nearest_neighbors, uninformative
-from asgnn.graphs.similarity import edge_similarity, kind_of, pair_similarity, without_features
+from asgnn.graphs.similarity import LATENT, edge_similarity, kind_of, pair_similarity, view, views_of, without_features
 
 F64 = torch.float64
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -307,6 +307,72 @@ def test_similarity_of_pairs_of_scikit_learn_and_of_gcn_jaccard() -> None:
     torch.testing.assert_close(ours[known], edge_similarity(features, adj)[known])
     peer = [jaccard_score(x[i], x[j]) for i, j in zip(adj.row[known], adj.col[known], strict=True)]
     torch.testing.assert_close(ours[known], torch.tensor(peer, dtype=F64))
+
+
+# --- other views -----------------------------------------------------------------------------------------------------
+
+VIEWED = [
+    (name, metric)
+    for name in ("bag of words", "weighted words", "signed words", "normal", "scales", "many columns", "nothing")
+    for metric in ("idf", "latent")
+    if metric == "latent" or name not in ("normal", "scales", "many columns")
+]
+MANY = {**MATRICES, "many columns": (normal(70, 64), "dense")}
+
+
+def viewed(x: NDArray[Any], metric: str, kind: str) -> NDArray[Any]:
+    """The rows of a view, by dense algebra; latent directions may have other signs."""
+    if kind == "dense":
+        known = (x != 0).any(1)
+        z = np.zeros_like(x)
+        z[known] = StandardScaler().fit_transform(x[known])
+        x = z
+    else:
+        x = x * np.log(len(x) / np.maximum((x != 0).sum(0), 1))
+    if metric == "idf":
+        return x
+    size = np.linalg.norm(x, axis=1, keepdims=True)
+    x = np.divide(x, size, out=np.zeros_like(x), where=size > 0)
+    if min(x.shape) > LATENT:
+        u, values, _ = np.linalg.svd(x)
+        x = u[:, :LATENT] * values[:LATENT]
+    return x
+
+
+@pytest.mark.parametrize(("name", "metric"), VIEWED)
+def test_views_by_dense_algebra(name: str, metric: Any) -> None:
+    x, kind = MANY[name]
+    missing = (x == 0).all(1).numpy()
+    features = Features.of(x)
+    wanted = reference(viewed(x.numpy(), metric, kind), "cosine", "dense", "cosine")
+    wanted[missing] = np.nan
+    wanted[:, missing] = np.nan
+    if not missing.all():
+        assert np.nanmax(np.abs(wanted - reference(x.numpy(), "cosine", kind, "cosine"))) > 0.01  # another view
+    n = len(x)
+    row, col = torch.cartesian_prod(torch.arange(n), torch.arange(n)).t()
+    found = pair_similarity(features, row, col, metric).view(n, n)
+    torch.testing.assert_close(found, torch.from_numpy(wanted), rtol=0, atol=1e-5, equal_nan=True)
+    joined = np.zeros((n, n), dtype=bool)
+    joined[tuple(nearest_neighbors(features, 4, metric).numpy())] = True
+    assert (joined == k_nearest(wanted, 4)).all()
+
+
+def test_views_of_each_kind_of_features() -> None:
+    assert views_of(Features.of(MATRICES["bag of words"][0])) == ("auto", "latent", "idf")
+    assert views_of(Features.of(MATRICES["weighted words"][0])) == ("auto", "latent", "idf")
+    assert views_of(Features.of(MATRICES["normal"][0])) == ("auto",)
+    assert views_of(Features.of(MANY["many columns"][0])) == ("auto", "latent")
+    with pytest.raises(ConfigError, match='"idf" needs features of which fewer than 10 % are not 0'):
+        nearest_neighbors(Features.of(MATRICES["normal"][0]), 3, "idf")
+
+
+def test_a_view_is_kept_unless_the_features_may_change() -> None:
+    features = Features.of(MATRICES["bag of words"][0])
+    assert view(features, "auto") is view(features, "jaccard") is features
+    assert view(features, "idf") is view(features, "idf")
+    loose = Features.of(MATRICES["bag of words"][0].clone().requires_grad_())
+    assert view(loose, "idf") is not view(loose, "idf")
 
 
 def test_bad_input_is_refused() -> None:

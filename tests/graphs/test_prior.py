@@ -23,6 +23,8 @@ PRIORS = [
     FeaturePrior(threshold=0.05, neighbors=2, weight=0.4, metric="cosine"),
     FeaturePrior(edges=0.5, neighbors=4, metric="jaccard"),
     FeaturePrior(edges=0.0, neighbors=4, weight=1.0),
+    FeaturePrior(threshold=0.1, neighbors=3, metric="idf"),
+    FeaturePrior(threshold=0.05, neighbors=2, metric="latent"),
     FeaturePrior(edges=0.0),
 ]
 

@@ -87,6 +87,24 @@ def test_trials_share_a_witness_only_where_it_is_the_same() -> None:
     assert again.testimony is not said[0]
 
 
+def test_every_view_of_the_features_has_models_of_its_own() -> None:
+    data = graph()
+    said = {}
+    for views in (1, 2, 3):
+        model = fit(asgnn(views=views), data, SHORT, split=split_of(0)).model
+        members = model.testimony.model.members
+        metrics = ["auto", "latent", "idf"][:views]
+        assert [(one.prior.metric, one.stacked) for one in members] == [(metric, 2) for metric in metrics]
+        said[views] = model.testimony.probabilities(Features.of(data.x), Adjacency.of(data.edge_index, NODES))
+    assert not torch.allclose(said[1], said[2])
+    assert not torch.allclose(said[2], said[3])
+    dense = copy.copy(data)
+    dense.x = torch.randn(NODES, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    few = Witness(0.2, neighbors=5, models=2, views=3)
+    model = fit(ASGNN(4, 8, CLASSES, witness=few).double(), dense, SHORT, split=split_of(0)).model
+    assert [one.prior.metric for one in model.testimony.model.members] == ["auto"]
+
+
 def test_a_batch_gives_each_trial_its_own_result() -> None:
     data = graph()
 
@@ -151,7 +169,10 @@ def test_a_model_that_was_not_trained_says_so() -> None:
         predict(asgnn(), graph())
 
 
-@pytest.mark.parametrize("wrong", [{"floor": 1.5}, {"neighbors": 0}, {"models": 0}, {"seed": -1}], ids=str)
+WRONG = [{"floor": 1.5}, {"neighbors": 0}, {"models": 0}, {"views": 4}, {"seed": -1}, {"voice": -1.0}, {"bound": -0.1}]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_wrong_settings(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Witness(**wrong)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from asgnn.graphs.checks import check_finite, check_floats
 from asgnn.graphs.convert import from_edges
 from asgnn.graphs.features import Features
 from asgnn.graphs.neighbors import nearest_neighbors, uninformative
-from asgnn.graphs.similarity import Metric, measure_of, measured
+from asgnn.graphs.similarity import Metric, measure_of, measured, view
 from asgnn.settings import check_choice, check_count
 
 How = Literal["knn", "smooth"]
@@ -67,7 +67,7 @@ def knn_graph(x: Tensor | Features, k: int = 10, metric: Metric = "auto") -> tup
     """
     features = Features.of(x)
     edges = nearest_neighbors(features, k, metric)
-    similarity = measured(features, edges[0], edges[1], measure_of(features, metric, "cosine"))
+    similarity = measured(view(features, metric), edges[0], edges[1], measure_of(features, metric, "cosine"))
     return edges, similarity.clamp(0, 1)
 
 

@@ -24,6 +24,7 @@ from asgnn.graphs.similarity import (
     kind_of,
     measure_of,
     measured,
+    view,
     without_features,
 )
 from asgnn.settings import check_choice, check_count
@@ -56,7 +57,8 @@ def nearest_neighbors(features: Features, k: int, metric: Metric = "auto") -> Te
         features: The features; on any device.
         k: The number of neighbours.
         metric: "jaccard" needs binary features; "cosine" is that of the features as they are; "auto" is the cosine of
-            binary and of sparse features as they are, and of the standardised columns of dense ones.
+            binary and of sparse features as they are, and of the standardised columns of dense ones; "idf" and "latent"
+            are the cosine of a :func:`~asgnn.graphs.similarity.view`.
     """
     check_count("k", k)
     check_choice("metric", metric, METRICS)
@@ -68,7 +70,7 @@ def nearest_neighbors(features: Features, k: int, metric: Metric = "auto") -> Te
         graphs = {}
         _KNOWN[held] = (held.detach().clone() if features.by_row is None else True, graphs)
     if (k, metric) not in graphs:
-        graphs[k, metric] = _search(features, k, measure_of(features, metric, "cosine"))
+        graphs[k, metric] = _search(view(features, metric), k, measure_of(features, metric, "cosine"))
     found: Tensor = graphs[k, metric]
     return found
 

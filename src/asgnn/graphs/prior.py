@@ -17,7 +17,7 @@ from asgnn.graphs.keys import from_keys, to_keys
 from asgnn.graphs.neighbors import nearest_neighbors, uninformative
 from asgnn.graphs.per_graph import once_per_graph
 from asgnn.graphs.prepare import prepare
-from asgnn.graphs.similarity import METRICS, Metric, measure_of, pair_similarity, relaxed_gate
+from asgnn.graphs.similarity import METRICS, VIEWS, Metric, measure_of, pair_similarity, relaxed_gate
 from asgnn.settings import check_choice, check_count, check_number
 
 
@@ -102,7 +102,9 @@ def _structure(features: Features, adj: Adjacency, prior: FeaturePrior) -> Adjac
     if reason is not None:
         warnings.warn(f"The feature prior stands aside. {reason}", FeaturesWarning, stacklevel=2)
     elif prior.threshold > 0 and prior.edges > 0:
-        gate = relaxed_gate(features, adj, measure_of(features, prior.metric, "jaccard"), prior.threshold)
+        gate = None
+        if prior.metric not in VIEWS:
+            gate = relaxed_gate(features, adj, measure_of(features, prior.metric, "jaccard"), prior.threshold)
         # an unknown similarity is NaN, which compares false, so that the edge is kept
         row, col = adj.edge_index
         near = ~(pair_similarity(features, row, col, prior.metric) < prior.threshold)

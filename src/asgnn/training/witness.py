@@ -17,6 +17,7 @@ from asgnn.errors import DivergedWarning, FeaturesWarning
 from asgnn.graphs import labels_of
 from asgnn.graphs.features import Features
 from asgnn.graphs.neighbors import uninformative
+from asgnn.graphs.similarity import Metric, views_of
 from asgnn.models import Ensemble
 from asgnn.models.base import NodeClassifier
 from asgnn.models.witness import Testimony, Witness
@@ -102,10 +103,12 @@ def _train_missing(
     elif missing:
         firsts = [trials[wanted[key][0]] for key in missing]
         witnesses = [witness for key in missing if (witness := models[wanted[key][0]].witness) is not None]
+        views = views_of(features)
         asked = [
-            _trial(data, trial, witness, dropout, one)
+            _trial(data, trial, witness, dropout, view, one)
             for trial, witness in zip(firsts, witnesses, strict=True)
             for dropout in DROPOUTS
+            for view in views[: witness.views]
             for one in range(witness.models)
         ]
         with warnings.catch_warnings():
@@ -113,13 +116,15 @@ def _train_missing(
             fits = iter(train(asked, data, device=device))
         y = labels_of(data).cpu()
         for key, trial, witness in zip(missing, firsts, witnesses, strict=True):
-            groups = [[next(fits) for _ in range(witness.models)] for _ in DROPOUTS]
+            members = witness.models * len(views[: witness.views])
+            groups = [[next(fits) for _ in range(members)] for _ in DROPOUTS]
             _KEPT[key] = Testimony(_best(groups, y, trial.split.val.cpu()))
 
 
-def _trial(data: Data, like: Trial, witness: Witness, dropout: float, number: int) -> Trial:
+def _trial(data: Data, like: Trial, witness: Witness, dropout: float, view: Metric, number: int) -> Trial:
     """A trial of the edge-free model. Its structure is frozen: there are no false edges that it could find."""
     settings = {"structure": "frozen", "prior_edges": 0.0, "prior_neighbors": witness.neighbors, "prior_weight": 1.0}
+    settings["prior_metric"] = view
     shared = {name: getattr(like.config, name) for name in SHARED}
     own = RECIPES["asgnn"].with_settings({**settings, "dropout": dropout, **shared})
     # as many steps as on the whole graph
