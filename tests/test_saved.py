@@ -73,7 +73,7 @@ def test_another_process_predicts_the_same_bits(tmp_path: Path) -> None:
     """With a witness and a prior, which are part of the model."""
     names = np.array(["a", "b", "c"])[DATA.y.numpy()]
     clf = fit(
-        "asgnn", names, witness_floor=0.1, witness_models=1, witness_voice=0.3, witness_tolerance=0.1, prior_neighbors=3
+        "asgnn", names, witness_floor=0.1, witness_models=1, witness_voice=0.3, witness_bound=1.0, prior_neighbors=3
     )
     assert clf.ensemble_.members[0].testimony.model is not None
     clf.save(tmp_path / "model")

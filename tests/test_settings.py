@@ -26,7 +26,7 @@ OTHER: dict[str, Any] = {
     "symmetric": False, "squared": True, "method": "exact", "learn": ("lam",), "hops": 1, "penalty": "mcp",
     "prior_threshold": 0.4, "prior_neighbors": 2, "prior_weight": 0.7, "prior_metric": "cosine", "prior_edges": 0.5,
     "witness_floor": 0.5, "witness_neighbors": 3, "witness_models": 2, "witness_views": 2, "witness_seed": 1,
-    "witness_voice": 0.5, "witness_tolerance": 0.2, "witness_bound": 1.5,
+    "witness_voice": 0.5, "witness_bound": 1.5,
 }  # fmt: skip
 OTHER_OF = {("asgnn-paper", "objective"): "degree", ("asgnn-paper", "structure"): "frozen"}
 NEEDS = {name: {"constraint": "positive"} for name in ("unit_norm", "update")} | {
@@ -87,7 +87,7 @@ def test_settings_of_a_user_model() -> None:
     assert {name: found.pop(name) for name in list(found) if name.startswith(("prior_", "witness_"))} == {
         "prior_threshold": 0.0, "prior_neighbors": 4, "prior_weight": 0.3, "prior_metric": "auto", "prior_edges": 1.0,
         "witness_floor": 1.0, "witness_neighbors": 15, "witness_models": 3, "witness_views": 1, "witness_seed": 0,
-        "witness_voice": 0.0, "witness_tolerance": 0.0, "witness_bound": 0.0,
+        "witness_voice": 0.0, "witness_bound": 0.0,
     }  # fmt: skip
     assert found == {"in_channels": 3, "out_channels": 2, "power": 2, "rate": 0.25}
     assert arguments_for(Example, {"prior_neighbors": 4, "power": 3}) == {

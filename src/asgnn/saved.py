@@ -325,7 +325,6 @@ def _group_to_json(model: NodeClassifier, tensors: dict[str, Tensor], prefix: st
         found["witness"] = (
             None if judge is None else _ensemble_to_json(cast(Ensemble, judge), tensors, f"{prefix}witness.")
         )
-        found["expected"] = model.expected
     return found
 
 
@@ -353,9 +352,6 @@ def _group_from_json(found: Json, tensors: Mapping[str, Tensor]) -> list[NodeCla
         witness = found["witness"]
         judge = None if witness is None else _ensemble_from_json(witness, tensors).requires_grad_(False)
         testimony = Testimony(judge)
-    expected = float(found.get("expected", 0.0))
-    if not 0 <= expected < math.inf:
-        raise _Unusable("the expected disagreement of the witness is not a finite number of at least 0")
     arguments = arguments_for(kind, settings)
     with torch.device("meta"):  # without memory, so that a wrong size does not take all of it
         _check_state(kind(**arguments), own)
@@ -363,7 +359,7 @@ def _group_from_json(found: Json, tensors: Mapping[str, Tensor]) -> list[NodeCla
     for i in range(count):
         model = kind(**arguments)
         _set_state(model, {name: value[i] for name, value in own.items()})
-        model.testimony, model.expected = testimony, expected
+        model.testimony = testimony
         models.append(model.eval())
     return models
 

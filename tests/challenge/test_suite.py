@@ -27,12 +27,10 @@ from asgnn.challenge import (
     probe,
     signs_of_masking,
 )
-from asgnn.challenge.attempts import unnoticed
-from asgnn.challenge.controls import OnLearnedGraph, as_attacked, frozen_twin, trusting_twin
+from asgnn.challenge.controls import OnLearnedGraph, as_attacked, frozen_twin
 from asgnn.challenge.values import flips_of
 from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation, prepare
-from asgnn.models import NodeClassifier
 from asgnn.training import accuracy, fit, predict, recipe
 from tests.challenge.problem import BUDGETS, FEW, WAYS, OwnModel, Rounded, WithoutWeights, generator, graph, trained
 
@@ -234,26 +232,6 @@ def test_the_frozen_twin_and_the_learned_graph() -> None:
     assert torch.allclose(seen(*prepare(data)), prognn(*prepare(data)), atol=1e-5)
     learned = evasion(prognn, "prognn", ways={"prbcd": WAYS["prbcd"]})
     assert learned.envelope.accuracy(0.2) < learned.clean
-
-
-def test_a_model_that_can_lose_its_trust_is_attacked_unnoticed() -> None:
-    """The attack needs a trust that can be lost; its first flips ignore the trust, and it keeps to its budget."""
-    data, split = graph()
-    settings = {"witness_models": 1, "witness_floor": 0.5, "witness_tolerance": 0.05, "num_layers": 3}
-    model = trained("asgnn", **settings)
-    twin = trusting_twin(model)
-    assert isinstance(model, NodeClassifier)
-    assert twin is not None
-    assert model.expected > 0
-    assert (twin.expected, trusting_twin(trained())) == (0, None)
-    assert frozen_twin(model).expected == 0  # type: ignore[union-attr]
-    half = {"half": Way(unnoticed, "trust", {"harmful": 0.5})}
-    found = challenge_evasion(model, data, split, [0.2], ways=half)
-    (outcome,) = found.outcomes
-    assert outcome.flips <= flips_of(0.2, data)
-    assert outcome.after < found.clean
-    plain = challenge_evasion(trained(), data, split, [0.2], ways={**half, "dice": WAYS["dice"]})
-    assert {one.attempt.attack for one in plain.outcomes} == {"dice"}
 
 
 def test_an_attack_that_continues_is_not_weaker_than_the_best_before_it() -> None:

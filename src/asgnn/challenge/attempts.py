@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch_geometric.data import Data
 
 from asgnn.attacks import (
@@ -29,10 +29,9 @@ from asgnn.attacks import (
 from asgnn.attacks.poison_pairs import STARTS, Trainings, meta_pgd_pairs
 from asgnn.attacks.surrogate import Victim
 from asgnn.attacks.unrolled import Retrain, UnrolledTraining
-from asgnn.challenge.controls import frozen_twin, on_matrices, trusting_twin
+from asgnn.challenge.controls import frozen_twin, on_matrices
 from asgnn.challenge.values import UNBOUNDED, Attempt, Made, flips_of
 from asgnn.graphs import Perturbation, Split, labels_of
-from asgnn.graphs.keys import from_keys, single_keys, to_keys
 from asgnn.graphs.relaxed import Relaxation
 from asgnn.models import ASGNN, ElasticGNN
 from asgnn.models.foreign import as_model
@@ -40,7 +39,7 @@ from asgnn.settings import check_choice
 
 Effort = Literal["quick", "full"]
 EFFORTS = ("quick", "full")
-Through = Literal["gradient", "relaxed", "twin", "trust", "answers", "training", "matrix", "matrix twin", "nothing"]
+Through = Literal["gradient", "relaxed", "twin", "answers", "training", "matrix", "matrix twin", "nothing"]
 
 
 def _itself(model: nn.Module) -> Victim:
@@ -54,9 +53,9 @@ class Way:
     Attributes:
         attack: a function of :mod:`asgnn.attacks`, or one with the same arguments.
         through: what it uses of the model: its "gradient", a "relaxed" gradient, that of its frozen "twin" (ASGNN
-            only), its "trust" in the edges (models that can lose it), its "answers", its "training", that on a
-            "matrix", or on one of its "matrix twin" (see :mod:`asgnn.challenge.controls`), or "nothing". An attack on
-            the training can be "relaxed" or use the "twin", too.
+            only), its "answers", its "training", that on a "matrix", or on one of its "matrix twin" (see
+            :mod:`asgnn.challenge.controls`), or "nothing". An attack on the training can be "relaxed" or use the
+            "twin", too.
         settings: of the attack.
         surrogate: from the trained model, or from the untrained one for an attack on the training, to the one whose
             gradient is taken.
@@ -82,64 +81,11 @@ class Way:
 QUICK: dict[str, Any] = {"steps": 60, "fine_tune": 15, "repair": 20}
 
 
-def unnoticed(
-    data: Data,
-    budget: int,
-    train: Tensor,
-    rng: torch.Generator,
-    *,
-    nodes: Tensor,
-    victim: nn.Module,
-    surrogate: Victim | None = None,
-    harmful: float,
-    device: torch.device | str | None = None,
-) -> Perturbation:
-    """Return flips that do harm and flips that hide them from a model which can lose its trust in the edges.
-
-    The first ones attack the model as if it always trusted the edges. The others follow the relaxed gradient of the
-    model itself, whose trust they restore.
-
-    Args:
-        harmful: the share of the first ones.
-    """
-    always = trusting_twin(victim)
-    first = prbcd(
-        data,
-        max(1, round(harmful * budget)),
-        train,
-        rng,
-        nodes=nodes,
-        surrogate=surrogate or always,
-        victim=always,
-        device=device,
-        **QUICK,
-    )
-    rest = budget - first.flips.size(1)
-    if not rest:
-        return first
-    then = grbcd(
-        first.apply(data),
-        rest,
-        train,
-        rng,
-        nodes=nodes,
-        surrogate=straight_through(victim),
-        victim=victim,
-        steps=40,
-        device=device,
-    )
-    n = first.num_nodes
-    keys = single_keys(torch.cat([to_keys(first.flips, n), to_keys(then.flips, n)]))  # a pair of both is not flipped
-    return Perturbation(from_keys(keys, n), n)
-
-
 # All labels are known to the attacker (Mujkanovic et al., NeurIPS 2022), and the attacked nodes are the test nodes.
 EVASION: dict[str, Way] = {
     "prbcd": Way(prbcd, "gradient", QUICK),
     "prbcd-relaxed": Way(prbcd, "relaxed", QUICK, surrogate=straight_through),
     "prbcd-twin": Way(prbcd, "twin", QUICK, surrogate=frozen_twin),
-    "unnoticed-half": Way(unnoticed, "trust", {"harmful": 0.5}, surrogate=frozen_twin),
-    "unnoticed-most": Way(unnoticed, "trust", {"harmful": 0.75}, surrogate=frozen_twin),
     "weakest-first": Way(weakest_first, "gradient"),
     "weakest-first-relaxed": Way(weakest_first, "relaxed", surrogate=straight_through),
     "weakest-first-twin": Way(weakest_first, "twin", surrogate=frozen_twin),

@@ -88,22 +88,12 @@ def as_attacked(model: nn.Module, data: Data) -> nn.Module:
 def frozen_twin(model: nn.Module) -> ASGNN | None:
     """A copy of an ASGNN that keeps the given structure, with the same weights; ``None`` for other models.
 
-    Its gradient has no clip to hide behind, so flips found through it may be stronger. It never loses its trust in the
-    edges, either.
+    Its gradient has no clip to hide behind, so flips found through it may be stronger.
     """
     if not isinstance(model, ASGNN) or model.asmp.scheme.structure == "frozen":
         return None
-    twin = cast(ASGNN, trusting_twin(model) or copy.deepcopy(model))
-    twin.asmp.scheme = replace(model.asmp.scheme, structure="frozen", support="edges")
-    return twin
-
-
-def trusting_twin(model: nn.Module) -> NodeClassifier | None:
-    """A copy of a model that never loses its trust in the edges, or ``None`` for a model that trusts them anyway."""
-    if not isinstance(model, NodeClassifier) or not model.expected:
-        return None
     twin = copy.deepcopy(model)
-    twin.expected = 0.0
+    twin.asmp.scheme = replace(model.asmp.scheme, structure="frozen", support="edges")
     return twin
 
 

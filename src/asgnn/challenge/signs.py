@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from asgnn.attacks.blocks import block_gradient, draw_block
 from asgnn.attacks.problem import Problem, make_problem
 from asgnn.attacks.smoothing import straight_through
-from asgnn.challenge.controls import OnLearnedGraph, frozen_twin, matrix_model, trusting_twin
+from asgnn.challenge.controls import OnLearnedGraph, frozen_twin, matrix_model
 from asgnn.challenge.values import UNBOUNDED, AttemptOutcome
 from asgnn.graphs import Split, labels_of
 from asgnn.graphs.keys import contains, from_keys, to_keys
@@ -79,8 +79,6 @@ def probe(
         if bool(relaxed.any()) and not torch.allclose(relaxed, block_gradient(problem, keys, at), atol=0):
             through.append("relaxed")
             break
-    # a model that has lost its trust in these edges has no gradient here, but its twins have
-    through += [] if trusting_twin(model) is None else ["trust"]
     if not bool(gradient.any()):
         return Probe(tuple(through), None, guessing)
     through += ["gradient"] + ([] if isinstance(model, OnLearnedGraph) else ["training"])

@@ -1,7 +1,7 @@
 """Clips and thresholds that an attack can relax: where the exact function has no gradient, the relaxed one has.
 
-Models use :func:`clip`, :func:`step`, :func:`gate` and :func:`present` in place of ``clamp``, comparisons and steep
-sigmoids. Outside of :func:`relaxed` they are exactly these.
+Models use :func:`clip`, :func:`step` and :func:`present` in place of ``clamp`` and comparisons. Outside of
+:func:`relaxed` they are exactly these.
 """
 
 from __future__ import annotations
@@ -86,15 +86,6 @@ def step(x: Tensor, threshold: float, unit: float = 1.0) -> Tensor:
     return value + slope * (x - fixed)
 
 
-def gate(x: Tensor, sharpness: float) -> Tensor:
-    """Return σ(sharpness · x), or its relaxation: with the derivative of σ(x), which does not vanish so soon."""
-    how = _CURRENT.get()
-    if how is None:
-        return (sharpness * x).sigmoid()
-    soft = x.sigmoid()
-    return soft if how.temperature > 0 else (sharpness * x).sigmoid().detach() + soft - soft.detach()
-
-
 def present(presence: Tensor) -> Tensor:
     """Return 1 where an edge is present (above 0) and 0 elsewhere; relaxed, the presence itself.
 
@@ -109,4 +100,4 @@ def median_gradient(median: Tensor, mean: Tensor) -> Tensor:
     return median if _CURRENT.get() is None else median + (mean - mean.detach())
 
 
-__all__ = ["Relaxation", "clip", "gate", "median_gradient", "present", "relaxation", "relaxed", "step"]
+__all__ = ["Relaxation", "clip", "median_gradient", "present", "relaxation", "relaxed", "step"]

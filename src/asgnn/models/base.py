@@ -15,7 +15,7 @@ from asgnn.graphs.features import Features
 from asgnn.graphs.prior import FeaturePrior
 from asgnn.models.layers import Rng
 from asgnn.models.memory import Needed, Saving, Sizes
-from asgnn.models.witness import Testimony, Witness, disagreement, weighted
+from asgnn.models.witness import Testimony, Witness, weighted
 from asgnn.settings import bound_settings, settings_of
 
 
@@ -33,8 +33,6 @@ class _Recorded(type):
             if not isinstance(value, kind | None):
                 raise ConfigError(f"{name} must be a {kind.__name__} or None; it is {value!r}.")
         model.prior, model.witness = prior, witness
-        if witness is not None and witness.tolerance:  # trust is lost in a graph, and trials with own weights have many
-            model.own_weights = False
         model.settings = bound_settings(cls, args, {**kwargs, "prior": prior, "witness": witness})
         return model
 
@@ -61,8 +59,6 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
     witness: Witness | None
     testimony: Testimony | None = None
     """The trained models behind ``witness``; set by training."""
-    expected: float = 0.0
-    """How much the witness disagrees with the edges of the training graph; set by training, 0 if unknown."""
     stacked: int | None = None
     """The number of trials of a stacked model, ``None`` for a single model."""
     dense_matrices: int = 0
@@ -101,11 +97,7 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
         if self.training or self.witness is None or not self.witness.speaks or self.testimony is None:
             return out
         p = self.testimony.probabilities(features, adj)
-        if p is None:
-            return out
-        guarded = self.witness.tolerance and self.expected
-        growth = disagreement(features, adj, self.testimony) / self.expected - 1 if guarded else None
-        return self.witness.joined(out, p, growth)
+        return out if p is None else self.witness.joined(out, p)
 
     def silenced(self) -> NodeClassifier:
         """The model as it is trained: its witness weighs the edges, but does not speak. A copy, if one does."""
@@ -121,11 +113,6 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
         if self.testimony is not None:
             found.testimony = self.testimony.double()
         return found
-
-    def expect(self, features: Features, adj: Adjacency) -> None:
-        """Note how much the witness disagrees with the edges of the training graph."""
-        if self.witness is not None and self.witness.tolerance and self.testimony is not None:
-            self.expected = float(disagreement(features, adj, self.testimony))
 
     def informed(self, features: Features, adj: Adjacency) -> Adjacency:
         """Return the structure that the model sees: the given edges, informed by ``prior`` and ``witness``."""
@@ -151,7 +138,7 @@ class NodeClassifier(nn.Module, metaclass=_Recorded):
         """Equal for models that can share a batch: the class, all settings that are not per trial, the witness."""
         known = settings_of(type(self))
         fixed = (_hashable(value) for name, value in self.settings.items() if not known[name].per_trial)
-        return type(self), self.variant(), self.testimony, self.expected, *fixed
+        return type(self), self.variant(), self.testimony, *fixed
 
     def variant(self) -> Hashable:
         """What else must be equal in a batch, for a model whose computation branches on a per-trial setting."""

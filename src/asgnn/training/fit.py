@@ -210,8 +210,6 @@ def fit_many(
         model.to(home).init_lazy(features, adj)
         model.to(device)
     add_witnesses(models, trials, data, features, device, fit_many)
-    for model in models:
-        model.expect(features, adj)
     batches = list(_batches(models, trials, features, adj, device, batch_size))
     total, done = sum(trials[batch[0]].config.epochs for batch, _ in batches), 0
     results: dict[int, Fit] = {}

@@ -99,8 +99,7 @@ RECIPES: dict[str, Recipe] = {
     # For attackers who know the model; chosen on attacked validation nodes by scripts/choose_robust.py, record
     # docs/records/robust.json; docs/challenge.md has the caveats.
     "asgnn-robust": _ASGNN.with_settings(
-        {"prior_neighbors": 20, "prior_weight": 0.1}
-        | {"witness_floor": 0.1, "witness_voice": 0.3, "witness_tolerance": 0.15}
+        {"prior_neighbors": 20, "prior_weight": 0.1} | {"witness_floor": 0.1, "witness_voice": 0.3}
     ),
     # DeepRobust's settings, which the published results on attacked graphs use.
     "gcn": Recipe(GCN, {"hidden_channels": 16}),

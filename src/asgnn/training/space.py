@@ -100,7 +100,7 @@ SPACES: dict[str, Space] = {
         (
             {},
             {"witness_voice": 0.6},
-            {"witness_tolerance": 0.25},
+            {"witness_bound": 3.0},
             {"witness_floor": 0.3},
             {"prior_neighbors": 10, "prior_weight": 0.3},
             {**DENSE},
