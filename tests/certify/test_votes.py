@@ -16,14 +16,16 @@ from asgnn.certify import (
     certify,
     edge_free,
     edge_parts,
+    predict_without_edges,
     radius_of,
     vote_by_neighbors,
     vote_by_parts,
 )
+from asgnn.certify.partition import FLOOR_SEED
 from asgnn.errors import ConfigError, GraphError
 from asgnn.graphs import FeaturePrior, Perturbation, Split, random_split
 from asgnn.models import ASGNN
-from asgnn.training import Recipe, recipe
+from asgnn.training import Recipe, fit_many, recipe
 from tests.training.problem import NODES, graph
 
 CLASSES = 3
@@ -200,6 +202,18 @@ def test_edge_free_twins_ignore_the_edges() -> None:
     assert twin.prior == FeaturePrior(neighbors=4, weight=1.0, edges=0.0)
     assert twin.asmp.scheme.structure == "frozen"
     assert edge_free(recipe("torch_geometric.nn:GCN", hidden_channels=4, num_layers=2)).kind.__name__ == "MLP"
+
+
+def test_the_floor_is_the_mean_over_the_views_of_the_features() -> None:
+    data, split = graph(torch.float32), random_split(graph(), 0)
+    chosen = recipe("asgnn", prior_neighbors=4, epochs=20, dropout=0.2, lr=0.05)
+    found = predict_without_edges(chosen, data, split, models=2, seed=1)
+    probabilities = []
+    for metric in ("auto", "latent", "idf"):
+        trials = [edge_free(chosen, metric).trial(data, split, FLOOR_SEED + 2 + i) for i in range(2)]
+        probabilities += [fit.logits[0].softmax(1) for fit in fit_many(trials, data)]
+    assert torch.equal(found, torch.stack(probabilities).mean(0).argmax(1))
+    assert not torch.equal(found, torch.stack(probabilities[:2]).mean(0).argmax(1))
 
 
 def test_invalid_input_is_an_error_of_one_sentence() -> None:

@@ -13,6 +13,9 @@ from asgnn.certify.votes import Ballot, Certificate
 from asgnn.errors import ConfigError
 from asgnn.graphs import Split, labels_of, num_classes, split_of, validate
 from asgnn.graphs.checks import check_edges
+from asgnn.graphs.features import Features
+from asgnn.graphs.similarity import Metric, views_of
+from asgnn.models import MLP
 from asgnn.models.base import NodeClassifier
 from asgnn.models.layers import mix
 from asgnn.progress import Progress
@@ -86,7 +89,7 @@ def vote_by_parts(
     training. That holds for fixed settings; features, labels and split are not attacked. docs/certify.md has the proof.
 
     A part has few edges, so what the model reads from the features is decisive: a model that is given by its name gets
-    a feature prior of 15 neighbours. Its edge-free twin, the mean of ``models`` trainings on the feature graph alone,
+    a feature prior of 15 neighbours. Its edge-free twin, the mean of ``models`` trainings on each feature graph alone,
     is the floor that holds against any number of flips.
 
     Args:
@@ -96,7 +99,7 @@ def vote_by_parts(
         split: the train, validation and test nodes; the masks of ``data`` by default.
         parts: T. More parts withstand more flips, but each sees fewer edges.
         abstain: a part votes on a node only if the node has an edge in it.
-        models: the number of edge-free models.
+        models: the number of edge-free models, of each view of the features.
         seed: of the hash, the initial weights and the dropout.
         batch: train the parts as one batch where the model allows it. ``False`` trains each on a graph of its own, so
             that not even a rounding error of one part depends on the edges of another.
@@ -147,15 +150,16 @@ def vote_by_neighbors(
     return Ballot(votes, None, floor, time.perf_counter() - start)
 
 
-def edge_free(chosen: Recipe) -> Recipe:
+def edge_free(chosen: Recipe, metric: Metric = "auto") -> Recipe:
     """Return the recipe on the feature graph alone, which no flip of an edge can affect; of a foreign module, the MLP.
 
-    The structure of ASGNN is frozen: there are no false edges that it could find.
+    ``metric`` is that of the feature graph. The structure of ASGNN is frozen: there are no false edges that it could
+    find.
     """
     if not issubclass(chosen.kind, NodeClassifier):
         return recipe("mlp")
     neighbors = chosen.arguments.get("prior_neighbors") or NEIGHBORS
-    settings = {"prior_edges": 0.0, "prior_neighbors": neighbors, "prior_weight": 1.0}
+    settings = {"prior_edges": 0.0, "prior_neighbors": neighbors, "prior_weight": 1.0, "prior_metric": metric}
     frozen = {"structure": "frozen"} if "structure" in chosen.settings else {}
     return chosen.with_settings({**settings, **frozen})
 
@@ -169,8 +173,14 @@ def predict_without_edges(
     seed: int = 0,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return the class of every node, (N,), by the mean probability of edge-free twins: certified against any flips."""
-    twins = [edge_free(chosen).trial(data, split, FLOOR_SEED + seed * models + i) for i in range(models)]
+    """Return the class of every node, (N,), by the mean probability of edge-free twins: certified against any flips.
+
+    There are ``models`` of each view of the features, with a feature graph of its own; see
+    :func:`~asgnn.graphs.similarity.views_of`. An MLP has no graph, and so one view.
+    """
+    views: tuple[Metric, ...] = ("auto",) if edge_free(chosen).kind is MLP else views_of(Features.of(data.x))
+    seeds = range(FLOOR_SEED + seed * models, FLOOR_SEED + (seed + 1) * models)
+    twins = [edge_free(chosen, view).trial(data, split, one) for view in views for one in seeds]
     fits = fit_many(twins, data, device=device)
     return torch.stack([F.softmax(fit.logits[0], 1) for fit in fits]).mean(0).argmax(1)
 
