@@ -31,6 +31,7 @@ from asgnn.attacks import (
     weakest_first,
 )
 from asgnn.attacks.blocks import block_gradient
+from asgnn.attacks.copies import Copies
 from asgnn.attacks.problem import Problem, make_problem, predict
 from asgnn.attacks.relaxation import starting_point
 from asgnn.errors import AsgnnError, ConfigError
@@ -41,7 +42,7 @@ from asgnn.graphs.keys import to_keys
 from asgnn.graphs.relaxed import Relaxation, clip, present, relaxation, relaxed, step
 from asgnn.models import ASGNN, GCN, GCNJaccard, GNNGuard, SoftMedianGCN, witness
 from asgnn.models.base import NodeClassifier
-from asgnn.training import TrainConfig, fit
+from asgnn.training import TrainConfig, fit, fit_many, recipe
 from tests.attacks.test_contract import InterruptedCheckpoint, generator
 from tests.attacks.test_gradient import blocks
 
@@ -312,6 +313,25 @@ def test_batch_is_refused_where_copies_interact() -> None:
 
     with pytest.raises(ConfigError, match="batch above 1 needs a victim"):
         evolve(data, 3, train, generator(), nodes=EVERY, victim=mixing, batch=2)
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_copies_of_a_model_that_joins_nodes_by_features(words: bool) -> None:
+    """What prior and witness find in the features holds for each copy; a copy is not its twin's neighbour."""
+    data, _ = with_words() if words else blocks()
+    if words:
+        data.x[:, 5:] *= (
+            torch.rand(data.x[:, 5:].shape, generator=generator(2)) < 0.05
+        )  # so that they are stored sparse
+    informed = {"prior_neighbors": 3, "prior_weight": 0.4, "witness_floor": 0.3, "witness_voice": 0.5}
+    chosen = recipe("asgnn", **informed, witness_models=1, witness_views=2, epochs=3, hidden_channels=8, num_layers=3)
+    model = fit_many([chosen.trial(data, random_split(data, 0, train=0.3, val=0.2), 0)], data)[0].model
+    problem = problem_of(data, EVERY, model)
+    flips = [torch.tensor([[0, 1], [40, 50]]), torch.tensor([[2], [3]]), torch.tensor([[10, 11, 12], [80, 81, 82]])]
+    together = Copies.of(problem, 3, data.x).logits(flips)
+    for one, scores in zip(flips, together, strict=True):
+        alone = predict(model, problem.inputs, problem.flipped(one))
+        torch.testing.assert_close(scores, alone, rtol=1e-4, atol=1e-5)
 
 
 # --- relaxed clips and thresholds -----------------------------------------------------------------------------------

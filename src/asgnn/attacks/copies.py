@@ -11,7 +11,7 @@ from torch import Tensor
 from asgnn.attacks.problem import Problem, predict
 from asgnn.attacks.surrogate import Victim
 from asgnn.errors import ConfigError
-from asgnn.graphs.features import Features
+from asgnn.graphs.features import Features, repeated
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +32,11 @@ class Copies:
     def of(cls, problem: Problem, batch: int, x: Tensor) -> Copies:
         """Return the copies; raises if the victim's result for one copy depends on the others.
 
-        Models that join nodes by their features do so, for example, because every node has equal copies.
+        Models with a low rank of the graph do so, for example.
         """
         if batch == 1:
             return cls(problem, 1, problem.inputs)
-        many = x.to(problem.device).repeat(batch, 1)
+        many = repeated(x.to(problem.device), batch)
         made = cls(problem, batch, Features.of(many) if isinstance(problem.inputs, Features) else many)
         with torch.no_grad():
             alone = predict(problem.victim, problem.inputs, problem.edges.to(problem.device))

@@ -147,7 +147,5 @@ def _pairs(flips: Tensor) -> Pairs:
 
 
 def _separable(model: nn.Module) -> bool:
-    """Whether copies of a graph can share a call: not if the model joins nodes by features, or by the whole graph."""
-    if not isinstance(model, NodeClassifier) or isinstance(model, GCNSVD | Memoriser | OnLearnedGraph):
-        return False
-    return not any(one is not None and one.active for one in (model.prior, model.witness))
+    """Whether copies of a graph can share a call: not if the model looks at the whole graph."""
+    return isinstance(model, NodeClassifier) and not isinstance(model, GCNSVD | Memoriser | OnLearnedGraph)

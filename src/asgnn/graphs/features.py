@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -89,7 +89,11 @@ def is_sparse(x: Tensor) -> tuple[bool, int]:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """An N × F feature matrix, dense or sparse (by row and by column)."""
+    """An N × F feature matrix, dense or sparse (by row and by column).
+
+    ``repeats`` names the features, and how often, if these are disjoint copies of them; what was found out about the
+    nodes of one copy then holds for all.
+    """
 
     num_nodes: int
     num_features: int
@@ -97,6 +101,7 @@ class Features:
     by_row: Rows | None
     by_column: Rows | None
     to_column_order: Tensor | None
+    repeats: tuple[Features, int] | None = None
 
     @classmethod
     def of(cls, x: Tensor | Features) -> Features:
@@ -114,7 +119,7 @@ class Features:
         strided = x.layout == torch.strided
         sparse, count = is_sparse(x)
         if not sparse:
-            return cls(n, f, check_finite(x), None, None, None)
+            return cls(n, f, check_finite(x), None, None, None, _repeats(x))
         if strided:
             known = _SPARSE.get(x)
             if known is not None and known[1]._holds(x, known[0], count):
@@ -127,6 +132,7 @@ class Features:
             (row, col), value = coo.indices(), coo.values()
         made = cls._sparse(row, col, check_finite(value.detach()), (n, f))
         if strided:
+            made = replace(made, repeats=_repeats(x))
             _SPARSE[x] = (row, made)
         return made
 
@@ -256,6 +262,22 @@ def _kernels(dense: Tensor) -> ModuleType | None:
 
 # x → the row indices of its non-zero entries, and its sparse form
 _SPARSE = WeakTensorKeyDictionary()
+
+
+# x → the matrix of which it holds copies, and their number
+_REPEATED = WeakTensorKeyDictionary()
+
+
+def repeated(x: Tensor, count: int) -> Tensor:
+    """Returns the features of ``count`` disjoint copies of the nodes; models find out about one copy only."""
+    many = x.repeat(count, 1)
+    _REPEATED[many] = (x, count)
+    return many
+
+
+def _repeats(x: Tensor) -> tuple[Features, int] | None:
+    known = _REPEATED.get(x)
+    return None if known is None else (Features.of(known[0]), known[1])
 
 
 def _pointer(index: Tensor, size: int) -> Tensor:

@@ -88,7 +88,12 @@ def _neighbors(features: Features, k: int, metric: Metric) -> Tensor:
         return nearest_neighbors(features, k, metric)
     known = _NEIGHBORS.setdefault(features, {})
     if (k, metric) not in known:
-        known[k, metric] = nearest_neighbors(features, k, metric)
+        if features.repeats is None:
+            known[k, metric] = nearest_neighbors(features, k, metric)
+        else:
+            one, count = features.repeats
+            pairs = _neighbors(one, k, metric)
+            known[k, metric] = torch.cat([pairs + copy * one.num_nodes for copy in range(count)], dim=1)
     return known[k, metric]
 
 

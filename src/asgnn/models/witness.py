@@ -136,6 +136,11 @@ class Testimony:
         if features.requires_grad and torch.is_grad_enabled():
             found: Tensor = self.model(features, adj).exp()
             return found
+        if features.repeats is not None:
+            one, count = features.repeats
+            none = torch.empty(2, 0, dtype=torch.int64, device=adj.row.device)
+            said = self.probabilities(one, Adjacency.of(none, one.num_nodes))
+            return None if said is None else said.repeat(count, 1)
         if features not in self._known:
             with torch.no_grad(), relaxed(None):
                 self._known[features] = self.model.to(adj.row.device)(features, adj).exp()
