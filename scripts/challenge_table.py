@@ -86,7 +86,8 @@ def show(asked: Sequence[Job], path: Path) -> None:
 def record(asked: Sequence[Job], path: Path) -> None:
     """Write what the store has into the record; rows of other graphs, kinds and models stay.
 
-    So does a lower accuracy of the same model on as many splits, which was the worst of the attempts in another store.
+    So does a lower accuracy of the same model on as many splits, which was the worst of the attempts in another store,
+    and the time of attacks that this store does not have.
     """
     with Store.open(path, create=False) as store:
         rows = record_rows(standing(store, asked))
@@ -99,8 +100,14 @@ def record(asked: Sequence[Job], path: Path) -> None:
     known = {_cell(row): row for row in kept}
     for row in rows:
         before = known.get(_cell(row))
-        if row["budget"] and before is not None and before["accuracy"] < row["accuracy"]:
+        if before is None:
+            continue
+        if row["budget"] and before["accuracy"] < row["accuracy"]:
             row |= {"accuracy": before["accuracy"], "worst": before["worst"]}
+        if "seconds" in row:
+            row["seconds"] = before.get("seconds", {}) | row["seconds"]
+            row |= {"random": before["random"]} if "random" in before and "random" not in row else {}
+        row["machines"] = sorted({*before["machines"], *machines})
     rows = [row for row in kept if (row["graph"], row["kind"], row["model"]) not in new] + rows
     about = {"command": "python scripts/challenge_table.py record", "version": __version__}
     RECORD.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")

@@ -36,6 +36,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "asgnn": ("asgnn", {"hidden_channels": 5, "num_layers": 3}),
     "asgnn, prior": ("asgnn", {"hidden_channels": 5, "num_layers": 3, "prior_neighbors": 3, "prior_weight": 0.2}),
     "asgnn-robust": ("asgnn-robust", {"hidden_channels": 5, "num_layers": 3}),
+    "asgnn-safe": ("asgnn-safe", {"hidden_channels": 5, "num_layers": 3}),
 }
 
 

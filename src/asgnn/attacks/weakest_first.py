@@ -28,6 +28,7 @@ Guide = Literal["gradient", "answers"]
 # The share of the nodes that are tested in one call. Flips for one node hardly touch the others.
 TESTED_TOGETHER = 0.02
 LEAST_POOL = 256  # nodes that a step considers
+PATIENCE = 3  # steps in which no node falls, after which the attack ends
 ENOUGH = 1.5  # more flips than a step makes, because some exclude each other
 
 
@@ -71,7 +72,8 @@ def weakest_first(
         guide: what ranks the pairs of a node: the surrogate's "gradient" of its margin, or the victim's "answers",
             which no masked gradient can fool: new edges lead to nodes of the class that is second at the node,
             preferably to those of whose class the victim is sure, and edges to nodes of its own class are removed.
-        steps: in each of which an equal part of the budget is spent.
+        steps: in each of which an equal part of the budget is spent. If no node falls any more, the attack ends and
+            fills up the budget.
         most: flips that are spent on a node at most.
         partners: random nodes of which each step looks for pairs.
         choices: pairs that are kept for each node.
@@ -96,17 +98,19 @@ def weakest_first(
         return finish(data, torch.empty(2, 0, dtype=torch.int64), 0, allow_isolated=allow_isolated, meta=meta)
     search = _Search(problem, guide, most, partners, choices, reuse, block_size, rng)
     keys, done = torch.empty(0, dtype=torch.int64), 0
+    idle = 0  # steps since the last one in which a node fell
     if state is not None:
-        keys, done = state["keys"], int(state["step"])
+        keys, done, idle = state["keys"], int(state["step"]), int(state["idle"])
         rng.set_state(state["rng"])
     for step in range(done, steps):
         share = math.ceil((budget - keys.numel()) / (steps - step))
-        if share:
+        if share and idle < PATIENCE:
+            before = keys.numel()
             keys = search.extended(keys, share)
+            idle = 0 if keys.numel() > before else idle + 1
         if checkpoint is not None:
-            checkpoint.save(
-                problem.state() | {"step": torch.tensor(step + 1), "rng": rng.get_state(), "keys": keys.clone()}
-            )
+            counts = {"step": torch.tensor(step + 1), "idle": torch.tensor(idle)}
+            checkpoint.save(problem.state() | counts | {"rng": rng.get_state(), "keys": keys.clone()})
         if progress is not None:
             progress(step + 1, steps)
     world = Proposals.of(problem, budget, None, "any", allow_isolated)

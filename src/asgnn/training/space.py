@@ -99,14 +99,16 @@ SPACES: dict[str, Space] = {
     "asgnn-robust": Space(
         (
             {},
-            {"witness_voice": 0.6},
-            {"witness_bound": 3.0},
-            {"witness_floor": 0.3},
-            {"prior_neighbors": 10, "prior_weight": 0.3},
+            {"witness_voice": 1.0},
+            {"witness_voice": 4.0},
+            {"witness_floor": 1.0},
+            {"witness_floor": 0.1},
+            {"prior_neighbors": 20, "prior_weight": 0.1},
             {**DENSE},
         ),
         OF_ASGNN,
     ),
+    "asgnn-safe": Space(({}, {"witness_bound": 0.25}, {"witness_bound": 0.05}, {**DENSE}), OF_ASGNN),
     "asgnn-paper": Space(
         ({}, {"num_layers": 8}, {"num_layers": 2}, {"unit_norm": True}, {"structure": "frozen"}),
         OF_ASGNN | {"lam": Range(0.2, 8), "gamma": Range(0.1, 15), "mu1": Range(0.001, 0.1), "eta2": Range(0.01, 0.5)},

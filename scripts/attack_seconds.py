@@ -1,0 +1,119 @@
+"""The seconds that each attack of a challenge takes, one after the other, on one machine.
+
+    python scripts/attack_seconds.py --device cpu      # adds to the record docs/records/attack_seconds.json
+    python scripts/attack_seconds.py --page            # updates the table of docs/challenge.md
+
+Cora, the first split, flips of 5 % of the edges, against a trained GCN and a trained ASGNN. A short attack before warms
+up kernels and caches. Attacks on the training are made against the GCN alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pages import fill
+from torch import Tensor
+
+from asgnn.challenge import EVASION, POISONING, Attempt
+from asgnn.challenge.attempts import Target, Way, make_flips
+from asgnn.challenge.controls import matrix_model
+from asgnn.challenge.signs import probe
+from asgnn.challenge.suite import trained_on
+from asgnn.errors import AsgnnError
+from asgnn.experiments.machine import origin
+from asgnn.graphs import load_dataset, stratified_split
+from asgnn.training import Recipe, fit_many, recipe
+
+DOCS = Path(__file__).parents[1] / "docs"
+RECORD, PAGE = DOCS / "records" / "attack_seconds.json", DOCS / "challenge.md"
+MODELS = ("gcn", "asgnn")
+BUDGET = 0.05
+OF_GCN = ("meta-pgd-pairs", "meta-greedy", "meta-pgd")
+WARM = {"prbcd": {"steps": 2, "fine_tune": 1, "repair": 1}, "weakest_first": {"steps": 1}}
+
+
+def measure(device: str) -> Iterator[dict[str, Any]]:
+    """One row for each model and attack."""
+    data = load_dataset("cora")
+    split = stratified_split(data, 0)
+    for name in MODELS:
+        chosen = recipe(name)
+        model = fit_many([chosen.trial(data, split, 0)], data, device=device)[0].model
+
+        def trainings(graphs: Sequence[Tensor], chosen: Recipe = chosen) -> list[Tensor]:
+            return trained_on(chosen, data, split, graphs, device)
+
+        def retrain(edges: Tensor, chosen: Recipe = chosen) -> Tensor:
+            return trained_on(chosen, data, split, [edges], device)[0].to(edges.device)
+
+        target = Target(model, chosen.trial(data, split, 0).model, None, retrain, trainings)
+        through = probe(model, data, split, torch.Generator().manual_seed(0), device=device).through
+        if matrix_model(model) is not model:
+            through = tuple(one for one in through if one != "matrix")
+        ways = EVASION | ({attack: POISONING[attack] for attack in ("metattack", *OF_GCN)} if name == "gcn" else {})
+        for attack, way in ways.items():
+            if way.through not in through or (way.seeds > 1 and not way.together):
+                continue
+            warm = WARM.get(getattr(way.attack, "__name__", ""))
+            if warm is not None:
+                seconds_of(attack, replace(way, settings={**way.settings, **warm}), target, data, split, device)
+            try:
+                seconds = seconds_of(attack, way, target, data, split, device)
+            except AsgnnError as problem:
+                print(name, attack, problem, file=sys.stderr, flush=True)
+                continue
+            yield {"model": name, "attack": attack, "seconds": round(seconds, 2)}
+            print(name, attack, f"{seconds:.2f}", file=sys.stderr, flush=True)
+
+
+def seconds_of(attack: str, way: Way, target: Target, data: Any, split: Any, device: str) -> float:
+    """Of one set of flips."""
+    return make_flips(Attempt(attack, "model", BUDGET), way, target, data, split, [BUDGET], device=device)[0].seconds
+
+
+def tables() -> dict[str, list[str]]:
+    records = json.loads(RECORD.read_text())
+    columns = [(machine, model) for machine in records for model in MODELS]
+    of = {
+        (machine, row["model"], row["attack"]): row["seconds"]
+        for machine in records
+        for row in records[machine]["rows"]
+    }
+    lines = [f"| attack | {' | '.join(f'{model}, {machine}' for machine, model in columns)} |"]
+    lines.append(f"|:--|{'--:|' * len(columns)}")
+    for attack in EVASION | POISONING:
+        cells = [of.get((*column, attack)) for column in columns]
+        if any(cell is not None for cell in cells):
+            shown = ["–" if cell is None else f"{cell:.1f}" for cell in cells]
+            lines.append(f"| {attack} | {' | '.join(shown)} |")
+    return {"seconds of each attack": lines}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("-o", "--output", type=Path, default=RECORD)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if not chosen.page:
+        records = json.loads(chosen.output.read_text()) if chosen.output.exists() else {}
+        about = origin("python scripts/attack_seconds.py", chosen.device)
+        records[about["machine"]] = {**about, "rows": (rows := [])}
+        for row in measure(chosen.device):
+            rows.append(row)
+            chosen.output.write_text(json.dumps(records, indent=1) + "\n")
+    if chosen.output == RECORD:
+        fill(PAGE, tables())
+
+
+if __name__ == "__main__":
+    main()
