@@ -35,7 +35,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "appnp": ("appnp", {"hidden_channels": 5, "num_layers": 3}),
     "asgnn": ("asgnn", {"hidden_channels": 5, "num_layers": 3}),
     "asgnn, prior": ("asgnn", {"hidden_channels": 5, "num_layers": 3, "prior_neighbors": 3, "prior_weight": 0.2}),
-    "asgnn-robust": ("asgnn-robust", {"hidden_channels": 5, "num_layers": 3}),
     "asgnn-safe": ("asgnn-safe", {"hidden_channels": 5, "num_layers": 3}),
 }
 
@@ -173,6 +172,15 @@ def test_twins() -> None:
         assert type(found) is twin
         assert on_matrices(model, data) is not None
         assert [p.shape for p in found.parameters()] == [p.shape for p in model.parameters() if p.dim()]
+        of = recipe(kind, witness_floor=0.2, witness_voice=0.5, epochs=2)
+        informed = fit(of.trial(data, split, 0).model, data, split=split).model
+        found = matrix_twin(informed)
+        assert isinstance(found, twin)
+        assert found.witness == informed.witness
+        assert found.testimony is informed.testimony is not None
+        seen = on_matrices(informed, data)
+        assert seen is not None
+        assert seen.present.max() < 1
     guarded = on_matrices(recipe("gnnguard", threshold=0.5).trial(data, split, 0).model, data)
     assert isinstance(guarded, MatrixVictim)
     unit = torch.nn.functional.normalize(data.x, dim=1)

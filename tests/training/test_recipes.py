@@ -85,9 +85,9 @@ def test_objective_of_asgnn(name: str, objective: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_training_of_returns_the_recipes_training(name: str) -> None:
-    """Even if other settings differ from the recipe, such as the width; asgnn-robust is known by its name only."""
+    """Even if other settings differ from the recipe, such as the width."""
     trial = recipe(name, **({} if name == "sgc" else {"hidden_channels": 3})).trial(graph(torch.float32), SPLIT, 0)
-    assert training_of(trial.model) == RECIPES["asgnn" if name == "asgnn-robust" else name].config
+    assert training_of(trial.model) == RECIPES[name].config
     assert training_of(torch.nn.Linear(1, 1)) == TrainConfig()
 
 

@@ -121,18 +121,21 @@ def matrix_twin(model: nn.Module) -> NodeClassifier | None:
     """A model that sees the graph as a normalised matrix only and stands for another one; ``None`` if none does.
 
     An ASGNN keeps the structure, GNNGuard keeps the edges that its first layer keeps, without their weights, and the
-    robust averages of Soft-Median and RUNG become plain ones.
+    robust averages of Soft-Median and RUNG become plain ones. Prior and witness stay.
     """
-    given: dict[str, Any] = getattr(model, "settings", {})
-    shape: list[Any] = [given.get(name) for name in ("in_channels", "hidden_channels", "out_channels")]
-    if isinstance(model, GNNGuard):
-        kept: dict[str, Any] = {"prior": FeaturePrior(threshold=model.threshold, metric="cosine")}
-        return GCN(*shape, dropout=given["dropout"], **kept)
-    if isinstance(model, SoftMedianGCN):
-        return GCN(*shape, dropout=given["dropout"])
-    if isinstance(model, RUNG):
-        same = {name: given[name] for name in ("num_layers", "dropout", "mlp_layers")}
-        return APPNP(*shape, alpha=1 - given["lam_hat"], **same)
+    if isinstance(model, GNNGuard | SoftMedianGCN | RUNG):
+        given = model.settings
+        shared = ("in_channels", "hidden_channels", "out_channels", "dropout")
+        same: dict[str, Any] = {name: given[name] for name in shared} | {"prior": model.prior, "witness": model.witness}
+        if isinstance(model, RUNG):
+            same |= {name: given[name] for name in ("num_layers", "mlp_layers")}
+            twin: NodeClassifier = APPNP(**same, alpha=1 - given["lam_hat"])
+        else:
+            if isinstance(model, GNNGuard):
+                same["prior"] = FeaturePrior(threshold=model.threshold, metric="cosine")
+            twin = GCN(**same)
+        twin.testimony = model.testimony
+        return twin
     return frozen_twin(model)
 
 

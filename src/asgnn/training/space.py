@@ -99,9 +99,8 @@ SPACES: dict[str, Space] = {
     "asgnn-robust": Space(
         (
             {},
-            {"witness_voice": 1.0},
-            {"witness_voice": 4.0},
-            {"witness_floor": 1.0},
+            {"witness_voice": 0.5},
+            {"witness_voice": 2.0},
             {"witness_floor": 0.1},
             {"prior_neighbors": 20, "prior_weight": 0.1},
             {**DENSE},
