@@ -27,7 +27,7 @@ from asgnn.experiments.report.data import UNEXPLAINED, collect
 from asgnn.experiments.spec import read_toml
 from asgnn.experiments.store import Store
 from asgnn.graphs import DATASETS, Gaussian, named_graph, planted_graph, prepare
-from asgnn.training import RECIPES
+from asgnn.training import RECIPES, recipe
 from tests.awkward import star
 
 ROOT = Path(__file__).parents[1]
@@ -551,6 +551,24 @@ def test_tables_of_mini_batches_are_those_of_the_record(monkeypatch: pytest.Monk
 def test_table_of_the_bound_is_that_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     script = importlib.import_module("bound_table")
+    check_tables(script.tables(), script.PAGE.read_text())
+
+
+def test_choice_of_the_robust_recipes_is_that_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipes are what the rules of the script take."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    script = importlib.import_module("choose_robust")
+    check_tables(script.tables(), script.PAGE.read_text())
+    record = json.loads(script.RECORD.read_text())
+    rows = {row["variant"]: row for stage in ("first", "last") for row in record[stage]}
+    assert script.near(record["last"])[0]["variant"] == record["chosen"]["asgnn-robust"]
+    for name, variant in record["chosen"].items():
+        assert RECIPES[name] == recipe(rows[variant]["recipe"], **rows[variant]["settings"])
+
+
+def test_seconds_of_the_attacks_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    script = importlib.import_module("attack_seconds")
     check_tables(script.tables(), script.PAGE.read_text())
 
 

@@ -34,7 +34,7 @@ NEEDS = {name: {"constraint": "positive"} for name in ("unit_norm", "update")} |
     "witness_bound": {"witness_voice": 0.5},
 }
 # learn can only be set from Python (see tests/models/test_stack.py); the other normalization needs a frozen structure.
-# asgnn-robust and asgnn-safe are ASGNN with a witness, which only training makes.
+# asgnn-robust and asgnn-safe have a witness, which only training makes.
 CASES = [
     (name, setting)
     for name in sorted(RECIPES.keys() - {"asgnn-robust", "asgnn-safe"})

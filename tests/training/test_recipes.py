@@ -16,7 +16,7 @@ from tests.training.problem import CLASSES, WORDS, graph, split_of
 KINDS = {
     "asgnn": models.ASGNN,
     "asgnn-paper": models.ASGNN,
-    "asgnn-robust": models.ASGNN,
+    "asgnn-robust": models.RUNG,
     "asgnn-safe": models.ASGNN,
     "gcn": models.GCN,
     "gcn-jaccard": models.GCNJaccard,

@@ -97,15 +97,8 @@ SPACES: dict[str, Space] = {
         OF_ASGNN,
     ),
     "asgnn-robust": Space(
-        (
-            {},
-            {"witness_voice": 0.5},
-            {"witness_voice": 2.0},
-            {"witness_floor": 0.1},
-            {"prior_neighbors": 20, "prior_weight": 0.1},
-            {**DENSE},
-        ),
-        OF_ASGNN,
+        ({}, {"witness_voice": 0.5}, {"witness_voice": 2.0}, {"witness_floor": 1.0}, {"gamma": 3.0}, {"gamma": 1.0}),
+        TRAINING,
     ),
     "asgnn-safe": Space(({}, {"witness_bound": 0.25}, {"witness_bound": 0.05}, {**DENSE}), OF_ASGNN),
     "asgnn-paper": Space(
