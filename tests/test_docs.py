@@ -235,7 +235,7 @@ def test_tutorial_on_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     """The printed table is that of the page, up to some nodes: another processor rounds otherwise."""
     table = run_page(TUTORIALS / "compare.md")["table"]
     (shown,) = (code for kind, code in blocks(TUTORIALS / "compare.md") if kind == "text")
-    rows = {name: [float(value) for value in values] for name, *values in map(str.split, shown.split("\n")[-17:])}
+    rows = {name: [float(value) for value in values] for name, *values in map(str.split, shown.split("\n")[-18:])}
     assert rows.keys() == set(table.index)
     for name, (clean, attacked, _) in rows.items():
         assert table.loc[name, "clean"] == pytest.approx(clean, abs=6)
