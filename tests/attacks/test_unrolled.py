@@ -219,7 +219,7 @@ def test_a_witness_speaks_after_the_training_only(derivative: Derivative) -> Non
         logits.append(victim(data.x, data.edge_index, relaxed(data)))
     heard, trained = logits
     p = data.x[:, :CLASSES].softmax(1)
-    torch.testing.assert_close(heard, witness.joined(trained, p, None))
+    torch.testing.assert_close(heard, witness.joined(trained, p))
 
 
 class Once(torch.autograd.Function):
