@@ -14,24 +14,22 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from pages import fill
-from torch import Tensor
 
 from asgnn.challenge import EVASION, POISONING, Attempt
-from asgnn.challenge.attempts import Target, Way, make_flips
-from asgnn.challenge.controls import matrix_model
+from asgnn.challenge.attempts import Target, Way, chosen, make_flips
 from asgnn.challenge.signs import probe
-from asgnn.challenge.suite import trained_on
+from asgnn.challenge.suite import trainable_target
 from asgnn.errors import AsgnnError
 from asgnn.experiments.machine import origin
 from asgnn.graphs import load_dataset, stratified_split
-from asgnn.training import Recipe, fit_many, recipe
+from asgnn.training import fit_many, recipe
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORD, PAGE = DOCS / "records" / "attack_seconds.json", DOCS / "challenge.md"
@@ -46,24 +44,12 @@ def measure(device: str, known: Collection[tuple[str, str]] = ()) -> Iterator[di
     data = load_dataset("cora")
     split = stratified_split(data, 0)
     for name in MODELS:
-        chosen = recipe(name)
-        model = fit_many([chosen.trial(data, split, 0)], data, device=device)[0].model
-
-        def trainings(graphs: Sequence[Tensor], chosen: Recipe = chosen) -> list[Tensor]:
-            return trained_on(chosen, data, split, graphs, device)
-
-        def retrain(edges: Tensor, chosen: Recipe = chosen) -> Tensor:
-            return trained_on(chosen, data, split, [edges], device)[0].to(edges.device)
-
-        target = Target(model, chosen.trial(data, split, 0).model, None, retrain, trainings)
+        model = fit_many([recipe(name).trial(data, split, 0)], data, device=device)[0].model
+        target = trainable_target(recipe(name), model, data, split, device)
         through = probe(model, data, split, torch.Generator().manual_seed(0), device=device).through
-        if matrix_model(model) is not model:
-            through = tuple(one for one in through if one != "matrix")
         ways = EVASION | ({attack: POISONING[attack] for attack in ("metattack", *OF_GCN)} if name == "gcn" else {})
-        for attack, way in ways.items():
+        for attack, way in chosen(ways, "quick" if device == "cpu" else "full").items():
             if way.through not in through or (way.seeds > 1 and not way.together) or (name, attack) in known:
-                continue
-            if way.full and device == "cpu":
                 continue
             warm = WARM.get(getattr(way.attack, "__name__", ""))
             if warm is not None:
@@ -105,17 +91,17 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("-o", "--output", type=Path, default=RECORD)
-    chosen = parser.parse_args()
+    given = parser.parse_args()
     warnings.simplefilter("ignore")
-    if not chosen.page:
-        records = json.loads(chosen.output.read_text()) if chosen.output.exists() else {}
-        about = origin("python scripts/attack_seconds.py", chosen.device)
+    if not given.page:
+        records = json.loads(given.output.read_text()) if given.output.exists() else {}
+        about = origin("python scripts/attack_seconds.py", given.device)
         rows = records.get(about["machine"], {}).get("rows", [])
         records[about["machine"]] = {**about, "rows": rows}
-        for row in measure(chosen.device, {(row["model"], row["attack"]) for row in rows}):
+        for row in measure(given.device, {(row["model"], row["attack"]) for row in rows}):
             rows.append(row)
-            chosen.output.write_text(json.dumps(records, indent=1) + "\n")
-    if chosen.output == RECORD:
+            given.output.write_text(json.dumps(records, indent=1) + "\n")
+    if given.output == RECORD:
         fill(PAGE, tables())
 
 

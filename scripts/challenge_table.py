@@ -13,6 +13,7 @@ The record is docs/records/challenge.json, which the report shows. The script ne
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -102,21 +103,24 @@ def record(asked: Sequence[Job], path: Path) -> None:
         before = known.get(_cell(row))
         if before is None:
             continue
-        if row["budget"] and before["accuracy"] < row["accuracy"]:
-            row |= {"accuracy": before["accuracy"], "worst": before["worst"]}
+        _take_lower(row, before)
         if "seconds" in row:
             row["seconds"] = before.get("seconds", {}) | row["seconds"]
-            row |= {"random": before["random"]} if "random" in before and "random" not in row else {}
+            if "random" in before:
+                row.setdefault("random", before["random"])
         row["machines"] = sorted({*before["machines"], *machines})
-    least: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: row["budget"]):  # an attacker may leave flips unused
-        smaller = least.setdefault(_cell(row)[:-1], row)
-        if smaller["budget"] and smaller["accuracy"] < row["accuracy"]:
-            row |= {"accuracy": smaller["accuracy"], "worst": smaller["worst"]}
-        least[_cell(row)[:-1]] = row
+    for smaller, row in itertools.pairwise(sorted(rows, key=_cell)):
+        if _cell(smaller)[:-1] == _cell(row)[:-1]:  # an attacker may leave flips unused
+            _take_lower(row, smaller)
     rows = [row for row in kept if (row["graph"], row["kind"], row["model"]) not in new] + rows
     about = {"command": "python scripts/challenge_table.py record", "version": __version__}
     RECORD.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+
+
+def _take_lower(row: dict[str, Any], other: dict[str, Any]) -> None:
+    """Take over the outcome of another row under attack if it is lower."""
+    if other["budget"] and other["accuracy"] < row["accuracy"]:
+        row |= {"accuracy": other["accuracy"], "worst": other["worst"]}
 
 
 def _cell(row: dict[str, Any]) -> tuple[Any, ...]:

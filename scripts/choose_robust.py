@@ -54,34 +54,39 @@ FINAL = 5  # variants in the second stage, beside the default
 PRIOR: dict[str, Any] = {"prior_neighbors": 20, "prior_weight": 0.1}
 # of the recipe rung: less dropout and weight decay, so that scores differ more, and with them the weights of the edges
 STEADY: dict[str, Any] = {"epochs": 300, "lr": 0.01, "weight_decay": 5e-4, "dropout": 0.5}
-# what the recipe gets beside a witness → pairs of the floor and the voice of this witness
-SPEAKING: dict[str, tuple[str, dict[str, Any], tuple[tuple[float, float], ...]]] = {
-    "asgnn": ("asgnn", {}, ((0.1, 0.5), (1.0, 0.5), (1.0, 1.0))),
-    "asgnn, prior": ("asgnn", PRIOR, ((0.1, 0.3), (0.1, 0.5))),
-    "asgnn, trained as rung": (
-        "asgnn",
-        STEADY,
-        ((0.1, 1.0), (0.1, 2.0), (0.3, 1.0), (0.3, 2.0), (1.0, 2.0), (1.0, 4.0)),
-    ),
-    "rung": ("rung", {}, ((0.1, 0.5), (0.1, 1.0), (1.0, 1.0))),
+BASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "asgnn": ("asgnn", {}),
+    "asgnn, prior": ("asgnn", PRIOR),
+    "asgnn, trained as rung": ("asgnn", STEADY),
+    "rung": ("rung", {}),
 }
-BOUNDS = (1.0, 0.5, 0.25, 0.1)
+ALONE = ("asgnn", "asgnn, trained as rung", "rung")
+# base → pairs of the floor and the voice of its witness
+SPEAKING: dict[str, tuple[tuple[float, float], ...]] = {
+    "asgnn": ((0.1, 0.5), (1.0, 0.5), (1.0, 1.0)),
+    "asgnn, prior": ((0.1, 0.3), (0.1, 0.5)),
+    "asgnn, trained as rung": ((0.1, 1.0), (0.1, 2.0), (0.3, 1.0), (0.3, 2.0), (1.0, 2.0), (1.0, 4.0)),
+    "rung": ((0.1, 0.5), (0.1, 1.0), (1.0, 1.0)),
+}
+BOUNDS = (1.0, 0.5, 0.25, 0.1)  # of the witness with floor 0.1 and voice 1 beside ASGNN with a prior
 
 
 def _variants() -> dict[str, tuple[str, dict[str, Any]]]:
     """Recipe and settings of each variant, by name."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {
-        "asgnn": ("asgnn", {}),
-        "asgnn, trained as rung": ("asgnn", STEADY),
-        "rung": ("rung", {}),
-    }
-    for name, (base, own, pairs) in SPEAKING.items():
+    found = {name: BASES[name] for name in ALONE}
+
+    def add(name: str, floor: float, voice: float, bound: float = 0.0) -> None:
+        base, own = BASES[name]
+        witness = {"witness_floor": floor, "witness_views": 3, "witness_voice": voice}
+        witness |= {"witness_bound": bound} if bound else {}
+        title = f"{name}, witness with floor {floor:g}, voice {voice:g}" + (f", bound {bound:g}" if bound else "")
+        found[title] = (base, {**own, **witness})
+
+    for name, pairs in SPEAKING.items():
         for floor, voice in pairs:
-            witness = {"witness_floor": floor, "witness_views": 3, "witness_voice": voice}
-            found[f"{name}, witness with floor {floor:g}, voice {voice:g}"] = (base, {**own, **witness})
+            add(name, floor, voice)
     for bound in BOUNDS:
-        witness = {"witness_floor": 0.1, "witness_views": 3, "witness_voice": 1.0, "witness_bound": bound}
-        found[f"asgnn, prior, witness with floor 0.1, voice 1, bound {bound:g}"] = ("asgnn", {**PRIOR, **witness})
+        add("asgnn, prior", 0.1, 1.0, bound)
     return found
 
 

@@ -319,10 +319,8 @@ def test_batch_is_refused_where_copies_interact() -> None:
 def test_copies_of_a_model_that_joins_nodes_by_features(words: bool) -> None:
     """What prior and witness find in the features holds for each copy; a copy is not its twin's neighbour."""
     data, _ = with_words() if words else blocks()
-    if words:
-        data.x[:, 5:] *= (
-            torch.rand(data.x[:, 5:].shape, generator=generator(2)) < 0.05
-        )  # so that they are stored sparse
+    if words:  # few of them, so that they are stored sparse
+        data.x[:, 5:] *= torch.rand(data.x[:, 5:].shape, generator=generator(2)) < 0.05
     informed = {"prior_neighbors": 3, "prior_weight": 0.4, "witness_floor": 0.3, "witness_voice": 0.5}
     chosen = recipe("asgnn", **informed, witness_models=1, witness_views=2, epochs=3, hidden_channels=8, num_layers=3)
     model = fit_many([chosen.trial(data, random_split(data, 0, train=0.3, val=0.2), 0)], data)[0].model

@@ -125,14 +125,13 @@ def matrix_twin(model: nn.Module) -> NodeClassifier | None:
     """
     if isinstance(model, GNNGuard | SoftMedianGCN | RUNG):
         given = model.settings
+        kept = FeaturePrior(threshold=model.threshold, metric="cosine") if isinstance(model, GNNGuard) else model.prior
         shared = ("in_channels", "hidden_channels", "out_channels", "dropout")
-        same: dict[str, Any] = {name: given[name] for name in shared} | {"prior": model.prior, "witness": model.witness}
+        same: dict[str, Any] = {name: given[name] for name in shared} | {"prior": kept, "witness": model.witness}
         if isinstance(model, RUNG):
-            same |= {name: given[name] for name in ("num_layers", "mlp_layers")}
-            twin: NodeClassifier = APPNP(**same, alpha=1 - given["lam_hat"])
+            layers = {name: given[name] for name in ("num_layers", "mlp_layers")}
+            twin: NodeClassifier = APPNP(**same, **layers, alpha=1 - given["lam_hat"])
         else:
-            if isinstance(model, GNNGuard):
-                same["prior"] = FeaturePrior(threshold=model.threshold, metric="cosine")
             twin = GCN(**same)
         twin.testimony = model.testimony
         return twin

@@ -145,23 +145,31 @@ def challenge_poisoning(
         flipped = made.flips.apply(data)
         return fmean(_right(one, flipped) for one in train(flipped))
 
+    fits = train(data)
+    model = as_attacked(fits[0].model, data)
+    target = trainable_target(recipe, model, data, split, device)
+    scene = _Scene("poisoning", name, data, split, budgets, ways, device)
+    clean = fmean(_right(one, data) for one in fits)
+    return _run(scene, target, model, clean, judge, pool, ledger or Ledger(), progress)
+
+
+def trainable_target(
+    recipe: Recipe, model: nn.Module, data: Data, split: Split, device: torch.device | str | None = None
+) -> Target:
+    """What an attack on the training can use of a recipe, and of its model that was trained on the clean graph."""
+
     def retrain(edge_index: Tensor) -> Tensor:
         return trained_on(recipe, data, split, [edge_index], device)[0].to(edge_index.device)
 
     def trainings(graphs: Sequence[Tensor]) -> list[Tensor]:
         return trained_on(recipe, data, split, graphs, device)
 
-    fits = train(data)
-    model = as_attacked(fits[0].model, data)
     untrained = recipe.trial(data, split, 0).model
     if isinstance(untrained, NodeClassifier):
         untrained.testimony = getattr(model, "testimony", None)  # does not depend on the edges
     config = recipe.config
     training = UnrolledTraining(lr=config.lr, weight_decay=config.weight_decay, scalar_lr=config.scalar_lr)
-    target = Target(model, untrained, training, retrain, trainings)
-    scene = _Scene("poisoning", name, data, split, budgets, ways, device)
-    clean = fmean(_right(one, data) for one in fits)
-    return _run(scene, target, model, clean, judge, pool, ledger or Ledger(), progress)
+    return Target(model, untrained, training, retrain, trainings)
 
 
 def trained_on(
