@@ -22,6 +22,7 @@ from typing import Any
 
 from pages import fill
 
+from asgnn.challenge.suite import SEEDS
 from asgnn.errors import AsgnnError
 from asgnn.experiments.challenge import (
     CONTROLS,
@@ -61,6 +62,7 @@ def jobs(chosen: argparse.Namespace) -> list[Job]:
             chosen.effort,
             nodes=chosen.local,
             attacks=attacks,
+            seeds=chosen.seeds,
         )
     return found
 
@@ -96,6 +98,8 @@ def record(asked: Sequence[Job], path: Path) -> None:
     machines = sorted({one.content["machine"] for one in series})
     for row in rows:
         row["machines"] = machines
+        if row["kind"] == "poisoning" and asked[0].seeds != SEEDS:
+            row["seeds"] = asked[0].seeds
     new = {(row["graph"], row["kind"], row["model"]) for row in rows}
     kept = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
     known = {_cell(row): row for row in kept}
@@ -158,6 +162,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="evasion")
     parser.add_argument("--effort", default="quick", choices=["quick", "full"])
     parser.add_argument("--attacks", default="", help="the only ones to make, separated by commas")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="trainings on each poisoned graph")
     parser.add_argument("--local", action="store_true", help="single nodes; budgets are shares of the degree")
     parser.add_argument("--no-controls", action="store_true")
     parser.add_argument("--no-transfers", action="store_true", help="only the attacks that are made for each model")

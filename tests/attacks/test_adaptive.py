@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -34,6 +35,7 @@ from asgnn.attacks.blocks import block_gradient
 from asgnn.attacks.copies import Copies
 from asgnn.attacks.problem import Problem, make_problem, predict
 from asgnn.attacks.relaxation import starting_point
+from asgnn.attacks.weakest_first import _Search
 from asgnn.errors import AsgnnError, ConfigError
 from asgnn.graphs import FeaturePrior, Perturbation, Split, load_dataset, random_split, undirected
 from asgnn.graphs.adjacency import Adjacency
@@ -288,6 +290,22 @@ def test_node_by_node_is_stronger_than_the_whole_graph_at_once(
     assert problem.outcome(found.flips)[0] > others + 0.01
 
 
+def test_flips_that_no_fallen_node_needs_are_taken_back(cora_case: tuple[Data, Problem, float]) -> None:
+    data, problem, _ = cora_case
+    search = _Search(problem, "answers", 5, 300, 12, 4, 250_000, generator())
+    useful = search.extended(torch.empty(0, dtype=torch.int64), 40)
+    idle = to_keys(random_flips(data, 100, generator(), kind="flip").flips, 2485)
+    idle = idle[~torch.isin(idle, useful)]
+    keys = torch.cat([useful, idle])
+    left = search.needed(keys)
+    assert set(left.tolist()) < set(keys.tolist())
+    assert left.numel() < useful.numel() + idle.numel() / 2
+    fallen, still = (search.down(search.margins(search.scores(each))) for each in (keys, left))
+    assert still >= fallen
+    upright = replace(problem, nodes=torch.tensor(sorted(set(range(2485)) - fallen)))
+    assert not replace(search, problem=upright).needed(keys).numel()
+
+
 def test_start_is_improved_or_kept() -> None:
     data, train = blocks()
     model = fit_surrogate(data, train, generator(), epochs=60)
@@ -301,8 +319,13 @@ def test_start_is_improved_or_kept() -> None:
         evolve(data, 10, EVERY, generator(), nodes=EVERY, victim=model, steps=4, population=6, elite=2, start=[first]),
     ):
         assert problem.outcome(found.flips) > value
+    more = weakest_first(data, 12, EVERY, generator(), nodes=EVERY, victim=model, steps=4, start=first)
+    assert problem.outcome(more.flips)[0] > value[0]
+    assert more.meta["start"] == "grbcd"
     with pytest.raises(ConfigError, match="start needs edge flips of this graph with the same budget of 9 flips"):
         join_unlike(data, 9, EVERY, generator(), nodes=EVERY, victim=model, start=first)
+    with pytest.raises(ConfigError, match="start needs at most 9 edge flips of this graph, and nothing else"):
+        weakest_first(data, 9, EVERY, generator(), nodes=EVERY, victim=model, start=first)
 
 
 def test_batch_is_refused_where_copies_interact() -> None:

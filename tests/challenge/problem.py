@@ -23,7 +23,7 @@ WAYS = {
     "prbcd-relaxed": Way(prbcd, "relaxed", FEW, surrogate=straight_through),
     "prbcd-twin": Way(prbcd, "twin", FEW, surrogate=frozen_twin),
     "join-unlike": Way(join_unlike, "answers", {"steps": 6}),
-    "evolve": Way(evolve, "answers", {"steps": 2, "population": 6, "elite": 2}, continues=True),
+    "evolve": Way(evolve, "answers", {"steps": 2, "population": 6, "elite": 2}, continues="strongest"),
     "metattack": Way(metattack, "nothing", {"inner": InnerTraining(steps=5)}, ordered=True),
     "dice": Way(dice, "nothing"),
     "random": Way(random_flips, "nothing"),

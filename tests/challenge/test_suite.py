@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from asgnn.attacks import meta_greedy, meta_pgd_pairs, prbcd
+from asgnn.attacks import meta_greedy, meta_pgd_pairs, prbcd, random_flips
 from asgnn.challenge import (
     EVASION,
     POISONING,
@@ -241,6 +241,24 @@ def test_an_attack_that_continues_is_not_weaker_than_the_best_before_it() -> Non
         after = {one.attempt: one.after for one in found.outcomes if one.attempt.budget == budget}
         *before, last = after.values()
         assert last <= min(before)
+
+
+def test_a_budget_goes_on_from_the_flips_of_the_one_before() -> None:
+    started: dict[int, int] = {}
+
+    def attack(data: Data, budget: int, rng: torch.Generator, start: Perturbation | None = None) -> Perturbation:
+        started[budget] = 0 if start is None else len(start)
+        return random_flips(data, budget, rng)
+
+    data, split = graph()
+    ledger, ways = Ledger(), {"own": Way(attack, "nothing", continues="smaller")}
+    shares = (0.2, 0.05, 0.1)
+    challenge_evasion(trained(), data, split, shares, ways=ways, ledger=ledger)
+    first, second, third = sorted(started)
+    assert [started[budget] for budget in (first, second, third)] == [0, first, second]
+    started.clear()
+    challenge_evasion(trained(), data, split, (*shares, 0.15), ways=ways, ledger=ledger)
+    assert list(started.values()) == [second]
 
 
 def test_the_training_of_a_model_with_a_witness_is_attacked() -> None:

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from asgnn.__main__ import main
 from asgnn.attacks import metattack, prbcd, random_flips
 from asgnn.attacks.inner import InnerTraining
-from asgnn.challenge import Attempt, Way, challenge_evasion, challenge_nodes, load_unit_test
+from asgnn.challenge import Attempt, Way, challenge_evasion, challenge_nodes, challenge_poisoning, load_unit_test
 from asgnn.cli import app
 from asgnn.errors import AsgnnError, ConfigError, DataCorrupt
 from asgnn.experiments import challenge
@@ -112,6 +112,24 @@ def test_an_interrupted_run_resumes_and_ends_with_the_same_store(
     monkeypatch.setattr(challenge, "fit_many", None)
     challenge._trained.cache_clear()
     challenge.run_challenge(jobs, tmp_path / "half.sqlite")
+
+
+def test_trainings_on_each_poisoned_graph(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    many = asked(GCN, kinds=("poisoning",))
+    one = [replace(job, seeds=1) for job in many]
+    challenge.run_challenge([*one, *many], path)
+    data, split = challenge._graph("small", one[0].split, None)
+    direct = challenge_poisoning(recipe("gcn", epochs=20), data, split, BUDGETS, name=GCN.name, seeds=1, ways=POISONING)
+    with Store.open(path) as store:
+        (single,), (mean,) = standing(store, one), standing(store, many)
+    assert single.clean == pytest.approx(direct.clean, abs=1e-3)
+    assert single.envelope == pytest.approx({b: direct.envelope.accuracy(b) for b in BUDGETS}, abs=1e-3)
+    assert mean.envelope != single.envelope
+    evasion = asked(GCN)[0]
+    assert replace(evasion, seeds=1).key == evasion.key  # one trained model is attacked
+    with pytest.raises(ConfigError, match="seeds must be a whole number from 1"):
+        jobs_of(["poisoning"], "small", parse_splits("stratified:0"), [GCN], BUDGETS, seeds=0)
 
 
 def test_poisoning_shares_flips_with_evasion(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from asgnn.attacks.problem import LOSSES, Loss, Problem, make_problem, predict
 from asgnn.attacks.proposals import Proposals
 from asgnn.attacks.rules import degrees, finish
 from asgnn.attacks.surrogate import Victim
+from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation
 from asgnn.graphs.keys import contains, from_keys, to_keys, unique_keys
 from asgnn.progress import Progress
@@ -30,6 +31,7 @@ TESTED_TOGETHER = 0.02
 LEAST_POOL = 256  # nodes that a step considers
 PATIENCE = 3  # steps in which no node falls, after which the attack ends
 ENOUGH = 1.5  # more flips than a step makes, because some exclude each other
+TAKE_BACK_EVERY = 4  # steps, after which the flips that no fallen node needs are taken back
 
 
 def weakest_first(
@@ -42,6 +44,7 @@ def weakest_first(
     surrogate: Victim | None = None,
     victim: Victim | None = None,
     guide: Guide = "gradient",
+    start: Perturbation | None = None,
     steps: int = 64,
     most: int = 5,
     partners: int = 300,
@@ -62,16 +65,19 @@ def weakest_first(
     fewest.
 
     A gradient for the whole graph compares flips by what a small weight would do. This attack compares nodes by what
-    whole flips do, and spends nothing on nodes that do not fall.
+    whole flips do, and spends nothing on nodes that do not fall. It takes back flips that later ones make needless, and
+    spends their budget again.
 
     Threat model: as :func:`~asgnn.attacks.pgd`: global evasion of a fixed model, with the labels of ``train``.
 
     Args:
         data, budget, train, rng, nodes, surrogate, victim, loss, allow_isolated: as for :func:`~asgnn.attacks.pgd`.
         device, checkpoint, progress: as for :func:`~asgnn.attacks.pgd`.
-        guide: what ranks the pairs of a node: the surrogate's "gradient" of its margin, or the victim's "answers",
-            which no masked gradient can fool: new edges lead to nodes of the class that is second at the node,
-            preferably to those of whose class the victim is sure, and edges to nodes of its own class are removed.
+        guide: what ranks the pairs of a node. "answers" are those of the victim, which no masked gradient can fool: new
+            edges lead to nodes of the class that is second at the node, preferably to those of whose class the victim
+            is sure, and edges to nodes of its own class are removed. "gradient" tries a second ranking of the same
+            pairs, too: by the surrogate's gradient of the node's margin.
+        start: the result of this or of another attack with no larger budget, to begin with.
         steps: in each of which an equal part of the budget is spent. If no node falls any more, the attack ends and
             fills up the budget.
         most: flips that are spent on a node at most.
@@ -80,8 +86,9 @@ def weakest_first(
         reuse: flips of a step, or of a call, that a node may be the partner of.
         block_size: pairs whose gradient is computed at once.
 
-    Time O(steps · (pool · partners / block_size gradients of E + block_size pairs + 50 · most forward passes)), where
-    the pool has four nodes for each flip of a step, but at least 256.
+    Time O(steps · (pool · partners / block_size gradients of E + block_size pairs + 100 · most forward passes)), where
+    the pool has four nodes for each flip of a step, but at least 256. In every fourth step another
+    budget / (0.02 · N) passes find the needless flips.
     """
     meta: dict[str, object] = {"attack": "weakest_first", "guide": guide, "steps": steps, "most": most}
     meta |= {"partners": partners, "choices": choices, "reuse": reuse, "loss": loss}
@@ -90,6 +97,10 @@ def weakest_first(
         check_count(name, count)
     check_count("steps", steps)
     check_count("block_size", block_size)
+    if start is not None:
+        meta["start"] = start.meta.get("attack", "flips")
+        if start.num_nodes != data.num_nodes or start.flips.size(1) != len(start) or len(start) > budget:
+            raise ConfigError(f"start needs at most {budget} edge flips of this graph, and nothing else.")
     state = checkpoint.load() if checkpoint is not None else None
     problem = make_problem(
         data, budget, train, rng, nodes=nodes, surrogate=surrogate, victim=victim, loss=loss, device=device, state=state
@@ -99,6 +110,8 @@ def weakest_first(
     search = _Search(problem, guide, most, partners, choices, reuse, block_size, rng)
     keys, done = torch.empty(0, dtype=torch.int64), 0
     idle = 0  # steps since the last one in which a node fell
+    if state is None and start is not None:
+        keys = search.needed(to_keys(start.flips, problem.num_nodes).cpu())
     if state is not None:
         keys, done, idle = state["keys"], int(state["step"]), int(state["idle"])
         rng.set_state(state["rng"])
@@ -108,6 +121,8 @@ def weakest_first(
             before = keys.numel()
             keys = search.extended(keys, share)
             idle = 0 if keys.numel() > before else idle + 1
+            if (step + 1) % TAKE_BACK_EVERY == 0 and step + 1 < steps:
+                keys = search.needed(keys)
         if checkpoint is not None:
             counts = {"step": torch.tensor(step + 1), "idle": torch.tensor(idle)}
             checkpoint.save(problem.state() | counts | {"rng": rng.get_state(), "keys": keys.clone()})
@@ -136,6 +151,8 @@ def _neighbors(nodes: Tensor, edges: Tensor) -> list[set[int]]:
 
 Pair = tuple[int, int]
 """The key of a pair that may be flipped, and which of its nodes is the partner of the attacked one."""
+Ranking = list[list[Pair]]
+"""For each of some nodes its pairs, those first that should harm it most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,86 +177,110 @@ class _Search:
         if not pool.numel():
             return keys
         edges = self.problem.flipped(from_keys(keys, self.problem.num_nodes)).cpu()
-        pairs = self.ranked(pool, keys, edges, scores)
-        tests = self.tested(pool.tolist(), pairs, _neighbors(pool, edges), keys, share)
+        rankings = self.ranked(pool, keys, edges, scores)
+        tests = self.tested(pool.tolist(), rankings, _neighbors(pool, edges), keys, share)
         chosen: list[int] = []
         known, used = set(keys.tolist()), _Partners(self.reuse)
-        for _, _, wanted in sorted(tests):
+        fallen: set[int] = set()
+        for _, _, node, wanted in sorted(tests):
             fresh = [pair for pair in wanted if pair[0] not in known]
-            if len(chosen) + len(fresh) <= share and used.free(fresh, len(fresh)) == fresh:
+            if node not in fallen and len(chosen) + len(fresh) <= share and used.free(fresh, len(fresh)) == fresh:
                 used.add(fresh)
+                fallen.add(node)
                 chosen += [key for key, _ in fresh]
                 known.update(chosen)
         return torch.cat([keys, torch.tensor(chosen, dtype=torch.int64)])
 
     def tested(
-        self, pool: list[int], pairs: list[list[Pair]], near: list[set[int]], keys: Tensor, share: int
-    ) -> list[tuple[float, float, list[Pair]]]:
-        """How nodes fall, until there are enough flips: (flips for each fallen node, margin, pairs) of each.
+        self, pool: list[int], rankings: Sequence[Ranking], near: list[set[int]], keys: Tensor, share: int
+    ) -> list[tuple[float, float, int, list[Pair]]]:
+        """How nodes fall, until there are enough flips: (flips for each fallen node, margin, node, pairs) of each.
 
-        Attacked nodes next to the node, and its partners, may fall with it.
+        A node that has not fallen is tried with as many flips of each ranking, and then with one more. Attacked nodes
+        next to it, and its partners, may fall with it.
         """
         together = max(1, round(TESTED_TOGETHER * self.problem.num_nodes))
         before = self.down(self.margins(self.scores(keys)))
-        found: list[tuple[float, float, list[Pair]]] = []
+        found: list[tuple[float, float, int, list[Pair]]] = []
         left, made = list(range(len(pool))), 0
         for count in range(1, self.most + 1):
-            left = [left[at] for at in torch.randperm(len(left), generator=self.rng).tolist()]
             fallen: set[int] = set()
-            for at in range(0, len(left), together):
-                used, tries = _Partners(self.reuse), {}
-                for i in left[at : at + together]:
-                    some = used.free(pairs[i], count)
-                    if len(some) == count:
-                        used.add(some)
-                        tries[i] = some
-                flips = torch.tensor([key for some in tries.values() for key, _ in some], dtype=torch.int64)
-                after = self.margins(self.scores(torch.cat([keys, flips.unique()])))
-                others = self.down(after) - before - {pool[i] for i in tries}
-                for i, some in tries.items():
-                    if after[pool[i]] < 0:
-                        with_it = others & (near[i] | {partner for _, partner in some})
-                        found.append((count / (1 + len(with_it)), float(after[pool[i]]), some))
-                        fallen.add(i)
+            for pairs in rankings:
+                left = [left[at] for at in torch.randperm(len(left), generator=self.rng).tolist()]
+                for at in range(0, len(left), together):
+                    used, tries = _Partners(self.reuse), {}
+                    for i in left[at : at + together]:
+                        some = used.free(pairs[i], count)
+                        if len(some) == count:
+                            used.add(some)
+                            tries[i] = some
+                    flips = torch.tensor([key for some in tries.values() for key, _ in some], dtype=torch.int64)
+                    after = self.margins(self.scores(torch.cat([keys, flips.unique()])))
+                    others = self.down(after) - before - {pool[i] for i in tries}
+                    for i, some in tries.items():
+                        if after[pool[i]] < 0:
+                            with_it = others & (near[i] | {partner for _, partner in some})
+                            found.append((count / (1 + len(with_it)), float(after[pool[i]]), pool[i], some))
+                            fallen.add(i)
             made += count * len(fallen)
             left = [i for i in left if i not in fallen]
             if not left or made >= ENOUGH * share:
                 break
         return found
 
+    def needed(self, keys: Tensor) -> Tensor:
+        """The keys without those that no fallen node needs, taken back some at a time."""
+        n = self.problem.num_nodes
+        together = max(1, round(TESTED_TOGETHER * n))
+        edges = self.problem.flipped(from_keys(keys, n)).cpu()
+        down = self.down(self.margins(self.scores(keys)))
+
+        def risen(left: Tensor) -> set[int]:
+            return down - self.down(self.margins(self.scores(left)))
+
+        for some in keys[torch.randperm(keys.numel(), generator=self.rng)].split(together):
+            left = _new(keys, some)
+            up = torch.tensor(sorted(risen(left)), dtype=torch.int64)
+            if up.numel():  # because of flips at these nodes, or next to them
+                around = torch.cat([up, edges[:, torch.isin(edges, up).any(0)].flatten()])
+                left = torch.cat([left, some[torch.isin(from_keys(some, n), around).any(0)]])
+                if risen(left):
+                    continue
+            keys = left
+        return keys
+
     def down(self, margins: Tensor) -> set[int]:
         """The attacked nodes that have fallen."""
         attacked = self.problem.nodes.cpu()
         return set(attacked[margins[attacked] < 0].tolist())
 
-    def ranked(self, pool: Tensor, keys: Tensor, edges: Tensor, scores: Tensor) -> list[list[Pair]]:
+    def ranked(self, pool: Tensor, keys: Tensor, edges: Tensor, scores: Tensor) -> list[Ranking]:
         """For each node of the pool its best pairs, best first: with random partners, and its own edges."""
         n = self.problem.num_nodes
         partners = torch.randperm(n, generator=self.rng)[: self.partners]
         u, v = pool.repeat_interleave(partners.numel()), partners.repeat(pool.numel())
         pairs = torch.stack([torch.minimum(u, v), torch.maximum(u, v)])[:, u != v]
-        own = edges[:, torch.isin(edges, pool).any(0)]
-        every = _new(unique_keys(torch.cat([to_keys(pairs, n), to_keys(own, n)])), keys)
+        theirs = edges[:, torch.isin(edges, pool).any(0)]
+        every = _new(unique_keys(torch.cat([to_keys(pairs, n), to_keys(theirs, n)])), keys)
         ends, removal = from_keys(every, n), contains(to_keys(edges, n), every)
         allowed = ~removal | (degrees(edges, n)[ends] > 1).all(0)  # isolates no node
         every, ends, removal = every[allowed], ends[:, allowed], removal[allowed]
         node, partner = torch.cat([ends, ends.flip(0)], dim=1)
+        harms = [self.by_answers(node, partner, removal.repeat(2), scores)]
         if self.guide == "gradient":
-            harm = self.by_gradient(pool, every, edges).repeat(2)
-        else:
-            harm = self.by_answers(node, partner, removal.repeat(2), scores)
+            harms.insert(0, self.by_gradient(pool, every, edges).repeat(2))
         place = torch.full((n,), -1)
         place[pool] = torch.arange(pool.numel())
-        at = (place[node] >= 0).nonzero().view(-1)
-        at = at[harm[at].argsort(descending=True, stable=True)]
-        at = at[place[node[at]].argsort(stable=True)]
-        bounds = torch.searchsorted(place[node[at]], torch.arange(pool.numel() + 1)).tolist()
+        own = (place[node] >= 0).nonzero().view(-1)
         every = every.repeat(2)
-        found = []
-        for first, last in itertools.pairwise(bounds):
-            best = at[first : min(last, first + self.choices)]
-            found.append(list(zip(every[best].tolist(), partner[best].tolist(), strict=True)))
-        return found
+        rankings: list[Ranking] = []
+        for harm in harms:
+            at = own[harm[own].argsort(descending=True, stable=True)]
+            at = at[place[node[at]].argsort(stable=True)]
+            bounds = torch.searchsorted(place[node[at]], torch.arange(pool.numel() + 1)).tolist()
+            best = [at[first : min(last, first + self.choices)] for first, last in itertools.pairwise(bounds)]
+            rankings.append([list(zip(every[one].tolist(), partner[one].tolist(), strict=True)) for one in best])
+        return rankings
 
     def by_gradient(self, pool: Tensor, keys: Tensor, edges: Tensor) -> Tensor:
         """(P,) how much a small weight of each flip lowers the margins of the pool, by the surrogate's gradient."""

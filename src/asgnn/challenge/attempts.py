@@ -60,7 +60,8 @@ class Way:
         surrogate: from the trained model, or from the untrained one for an attack on the training, to the one whose
             gradient is taken.
         ordered: whether its first k flips are its result for a budget of k; then one run serves all budgets.
-        continues: whether it starts from the strongest flips so far, as its argument ``start``.
+        continues: what it starts from, as its argument ``start``: the "strongest" flips so far with the same budget, or
+            its own ones with the next "smaller" budget; "" if from nothing.
         seeds: the number of runs, each with its own random numbers; a gradient attack then starts elsewhere.
         together: whether one call makes the flips of all budgets and seeds, which are its ``starts``.
         full: whether it is run only with effort "full".
@@ -71,7 +72,7 @@ class Way:
     settings: Mapping[str, Any] = field(default_factory=dict)
     surrogate: Callable[[nn.Module], Victim | None] = _itself
     ordered: bool = False
-    continues: bool = False
+    continues: Literal["", "strongest", "smaller"] = ""
     seeds: int = 1
     together: bool = False
     full: bool = False
@@ -79,6 +80,8 @@ class Way:
 
 # Most of the strength of PR-BCD comes from its local search, so a quick run has few steps before it.
 QUICK: dict[str, Any] = {"steps": 60, "fine_tune": 15, "repair": 20}
+# Each budget goes on from the flips of the one before it.
+WEAKEST: dict[str, Any] = {"steps": 40}
 
 
 # All labels are known to the attacker (Mujkanovic et al., NeurIPS 2022), and the attacked nodes are the test nodes.
@@ -86,10 +89,10 @@ EVASION: dict[str, Way] = {
     "prbcd": Way(prbcd, "gradient", QUICK),
     "prbcd-relaxed": Way(prbcd, "relaxed", QUICK, surrogate=straight_through),
     "prbcd-twin": Way(prbcd, "twin", QUICK, surrogate=frozen_twin),
-    "weakest-first": Way(weakest_first, "gradient"),
-    "weakest-first-relaxed": Way(weakest_first, "relaxed", surrogate=straight_through),
-    "weakest-first-twin": Way(weakest_first, "twin", surrogate=frozen_twin),
-    "weakest-first-blind": Way(weakest_first, "answers", {"guide": "answers"}),
+    "weakest-first": Way(weakest_first, "gradient", WEAKEST, continues="smaller"),
+    "weakest-first-relaxed": Way(weakest_first, "relaxed", WEAKEST, surrogate=straight_through, continues="smaller"),
+    "weakest-first-twin": Way(weakest_first, "twin", WEAKEST, surrogate=frozen_twin, continues="smaller"),
+    "weakest-first-blind": Way(weakest_first, "answers", WEAKEST | {"guide": "answers"}, continues="smaller"),
     "join-unlike": Way(join_unlike, "answers"),
     "prbcd-long": Way(prbcd, "gradient", {"repair": 30}, full=True),
     "prbcd-ce": Way(prbcd, "gradient", {"loss": "masked_ce"}, full=True),
@@ -100,7 +103,7 @@ EVASION: dict[str, Way] = {
     "grbcd": Way(grbcd, "gradient", full=True),
     "grbcd-relaxed": Way(grbcd, "relaxed", surrogate=straight_through, full=True),
     "join-alike": Way(join_unlike, "answers", {"partners": "alike"}, full=True),
-    "evolve": Way(evolve, "answers", {"steps": 100}, continues=True, full=True),
+    "evolve": Way(evolve, "answers", {"steps": 100}, continues="strongest", full=True),
     "dice": Way(dice, "nothing"),
     "random": Way(random_flips, "nothing"),
 }
@@ -186,7 +189,7 @@ def make_flips(
     data: Data,
     split: Split,
     budgets: Sequence[float],
-    best: Perturbation | None = None,
+    start: Perturbation | None = None,
     device: torch.device | str | None = None,
 ) -> list[Made]:
     """The flips of an attempt, and of all others that come with them.
@@ -198,7 +201,7 @@ def make_flips(
         attempt, way: what to make, and how.
         target: the attacked model.
         budgets: all budgets of the challenge.
-        best: the strongest flips so far with the budget of the attempt.
+        start: the flips that the way continues, if there are any.
     """
     shares = sorted({attempt.budget, *budgets}) if way.ordered or way.together else [attempt.budget]
     taken = inspect.signature(way.attack).parameters
@@ -223,8 +226,8 @@ def make_flips(
         offered["victim"] = as_model(target.model)
     elif way.through != "nothing" and target.model is not None:
         offered |= {"surrogate": way.surrogate(target.model), "victim": target.model}
-    if way.continues and best is not None:
-        offered["start"] = [best]
+    if way.continues and start is not None:
+        offered["start"] = start if way.continues == "smaller" else [start]
     began = time.perf_counter()
     found = way.attack(data, **{name: value for name, value in offered.items() if name in taken}, **way.settings)
     seconds = time.perf_counter() - began

@@ -252,7 +252,7 @@ def _run(
         if outcome is None:
             made = given.get(attempt) or ledger.made(attempt)
             try:
-                made = made or _make(attempt, scene, target, _strongest(outcomes, attempt, ledger), ledger)
+                made = made or _make(attempt, scene, target, outcomes, ledger)
                 result = (judge(made), len(made.flips), made.seconds)
                 outcome = AttemptOutcome(scene.kind, scene.name, attempt, clean, *result)
             except AttackFailed as problem:
@@ -268,20 +268,27 @@ class AttackFailed(Exception):
     """An attack could not be made against this model; the message says why."""
 
 
-def _strongest(outcomes: Sequence[AttemptOutcome], attempt: Attempt, ledger: Ledger) -> Perturbation | None:
-    """The flips with the budget of an attempt after which the fewest test nodes were right."""
-    found = [
-        one for one in outcomes if one.attempt.budget == attempt.budget and not one.transferred and not one.problem
-    ]
-    made = ledger.made(min(found, key=lambda one: one.after).attempt) if found else None
+def _continued(
+    attempt: Attempt, scene: _Scene, outcomes: Sequence[AttemptOutcome], ledger: Ledger
+) -> Perturbation | None:
+    """The flips that an attempt starts from, if there are any."""
+    found: list[Attempt] = []
+    if scene.ways[attempt.attack].continues == "smaller":
+        smaller = [replace(attempt, budget=budget) for budget in scene.budgets if budget < attempt.budget]
+        found = smaller[-1:]
+    else:
+        same = [one for one in outcomes if one.attempt.budget == attempt.budget]
+        own = [one for one in same if not one.transferred and not one.problem]
+        found = [min(own, key=lambda one: one.after).attempt] if own else []
+    made = ledger.made(found[0]) if found else None
     return None if made is None else made.flips
 
 
-def _make(attempt: Attempt, scene: _Scene, target: Target, best: Perturbation | None, ledger: Ledger) -> Made:
+def _make(attempt: Attempt, scene: _Scene, target: Target, outcomes: Sequence[AttemptOutcome], ledger: Ledger) -> Made:
     """Make the flips of an attempt, and keep all that come with them."""
-    way = scene.ways[attempt.attack]
+    way, start = scene.ways[attempt.attack], _continued(attempt, scene, outcomes, ledger)
     try:
-        found = make_flips(attempt, way, target, scene.data, scene.split, scene.budgets, best, scene.device)
+        found = make_flips(attempt, way, target, scene.data, scene.split, scene.budgets, start, scene.device)
     except (ConfigError, GraphError) as problem:
         # an attack that this model does not allow, perhaps because its first gradient is 0, must not end the others
         raise AttackFailed(str(problem)) from problem

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from asgnn.challenge.attempts import EFFORTS
+from asgnn.challenge.suite import SEEDS
 from asgnn.challenge.values import KINDS
 from asgnn.cli.app import AsJson, Device, Sets, app, find_device, out, print_json, print_table
 from asgnn.cli.experiments import Dataset
@@ -47,6 +48,7 @@ def challenge(
     kind: Annotated[str, typer.Option(help="evasion, poisoning or both.")] = "evasion",
     effort: Annotated[str, typer.Option(help=f"How many attacks: {' or '.join(EFFORTS)}.")] = "quick",
     settings: Sets = None,
+    seeds: Annotated[int, typer.Option(help="Trainings on each poisoned graph.")] = SEEDS,
     local: Annotated[
         bool,
         typer.Option("--local", help="Attack single test nodes; --budget are shares of the degree, such as 0.2,1,2."),
@@ -78,6 +80,7 @@ def challenge(
         shares,
         effort,  # type: ignore[arg-type]
         nodes=local,
+        seeds=seeds,
     )
     store_path.parent.mkdir(parents=True, exist_ok=True)
     if unit_test is not None:

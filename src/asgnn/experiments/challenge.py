@@ -40,6 +40,7 @@ from asgnn.challenge import (
     signs_of_masking,
 )
 from asgnn.challenge.attempts import WAYS, Effort, Target, make_flips, planned
+from asgnn.challenge.suite import SEEDS
 from asgnn.challenge.values import KINDS, Kind, check_budgets
 from asgnn.errors import AsgnnError, ConfigError, DataUnavailable
 from asgnn.experiments.executors import MAX_WORKERS, begin_worker
@@ -121,6 +122,7 @@ class Job:
     effort: Effort = "quick"
     phase: str = "own"
     attacks: tuple[str, ...] = ()
+    seeds: int = SEEDS  # trainings on each poisoned graph
 
     @property
     def ways(self) -> dict[str, Way]:
@@ -138,7 +140,10 @@ class Job:
     def key_for(self, victim: str) -> str:
         """The key of the same job with another model."""
         asked = {"dataset": self.dataset, "split": str(self.split), "kind": self.kind, "victim": victim}
-        return key_of({SERIES: asked} | ({"shares": self.budgets} if self.phase == "nodes" else {}))
+        other: dict[str, Any] = {"shares": self.budgets} if self.phase == "nodes" else {}
+        if self.kind == "poisoning" and self.seeds != SEEDS:
+            other["seeds"] = self.seeds
+        return key_of({SERIES: asked} | other)
 
     def __str__(self) -> str:
         return f"{self.subject.name}, {self.dataset}, {self.split}, {self.kind}"
@@ -233,10 +238,12 @@ def jobs_of(
     *,
     nodes: bool = False,
     attacks: Sequence[str] = (),
+    seeds: int = SEEDS,
 ) -> list[Job]:
     """One job for each kind, split and model; with ``nodes`` one that attacks single nodes, with shares of degrees.
 
-    ``attacks`` are the names of the only attacks to make; by default those of the effort.
+    ``attacks`` are the names of the only attacks to make; by default those of the effort. ``seeds`` is the number of
+    trainings on each poisoned graph.
     """
     for kind in kinds:
         check_choice("kind", kind, KINDS)
@@ -244,8 +251,9 @@ def jobs_of(
             check_choice("attack", attack, tuple(EVASION if kind == "evasion" else POISONING))
     shares, name = check_budgets(budgets), parse_case(dataset, split=str(splits[0])).dataset
     chosen({}, effort)
+    check_count("seeds", seeds)
     return [
-        Job(kind, name, split, subject, shares, effort, "nodes" if nodes else "own", tuple(attacks))  # type: ignore[arg-type]
+        Job(kind, name, split, subject, shares, effort, "nodes" if nodes else "own", tuple(attacks), seeds)  # type: ignore[arg-type]
         for split in splits
         for kind in kinds
         for subject in dict.fromkeys(subjects)
@@ -293,7 +301,7 @@ def _challenge(job: Job, ledger: StoreLedger, device: str, root: str | Path | No
         challenge_evasion(model, data, split, job.budgets, unbounded=unbounded, device=device, **options)
     else:
         of = recipe(job.subject.model, **dict[str, Any](job.subject.settings))
-        challenge_poisoning(of, data, split, job.budgets, device=device, **options)
+        challenge_poisoning(of, data, split, job.budgets, seeds=job.seeds, device=device, **options)
     return len(ledger.outcomes()) - before
 
 
