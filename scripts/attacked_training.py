@@ -12,7 +12,6 @@ a gradient. Mean over splits of Mujkanovic et al.; nothing is chosen here.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import itertools
 import json
@@ -23,7 +22,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from pages import fill
+from pages import arguments, fill
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
@@ -104,15 +103,13 @@ def measure(name: str, trial: int, variants: Sequence[str]) -> list[dict[str, An
     split = Split(place[nodes.train], place[nodes.val], place[groups["seen"]])
     first = fit_many([recipe(name).trial(graph, split, 0)], graph)[0]
     predicted = first.logits[0].argmax(-1)
-    predicted[split.train] = labels_of(graph)[split.train]
+    labels, everyone = labels_of(graph), torch.arange(int(graph.num_nodes))
+    predicted[split.train] = labels[split.train]
     rows = []
     for variant in variants:
         own, attacked = VARIANTS[variant]
-        model = first.model
-        if own:
-            model = student(name, graph, split, predicted, torch.arange(int(graph.num_nodes)), attacked)
-        elif attacked:
-            model = student(name, graph, split, labels_of(graph), split.train, attacked)
+        told = (predicted, everyone) if own else (labels, split.train)
+        model = student(name, graph, split, *told, attacked) if own or attacked else first.model
         for group, targets in groups.items():
             found = judged(model, data, targets, nodes.test.numel())
             rows.append({"model": name, "split": trial, "variant": variant, "nodes": group, **found})
@@ -132,10 +129,7 @@ def tables() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--page", action="store_true", help="only update the page")
-    chosen = parser.parse_args()
+    chosen = arguments(__doc__, splits=3)
     if not chosen.page:
         warnings.simplefilter("ignore")
         record: dict[str, Any] = {**origin(COMMAND, "cpu"), "rows": []}
@@ -145,8 +139,9 @@ def main() -> None:
             for name, variants in MODELS.items():
                 known = {row["variant"] for row in record["rows"] if (row["model"], row["split"]) == (name, trial)}
                 missing = [variant for variant in variants if variant not in known]
-                record["rows"] += measure(name, trial, missing) if missing else []
-                RECORD.write_text(json.dumps(record, indent=1) + "\n")
+                if missing:
+                    record["rows"] += measure(name, trial, missing)
+                    RECORD.write_text(json.dumps(record, indent=1) + "\n")
     fill(PAGE, tables())
 
 

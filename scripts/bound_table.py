@@ -10,14 +10,13 @@ chosen here.
 
 from __future__ import annotations
 
-import argparse
 import json
 import warnings
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pages import fill
+from pages import arguments, fill
 
 from asgnn.experiments.machine import origin
 from asgnn.graphs import labels_of, load_dataset, prepare, stratified_split
@@ -63,10 +62,7 @@ def _mean(rows: list[dict[str, Any]], graph: str, bound: float, name: str) -> st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--page", action="store_true", help="only update the page")
-    chosen = parser.parse_args()
+    chosen = arguments(__doc__, splits=5)
     if not chosen.page:
         warnings.simplefilter("ignore")
         rows = [row for graph in GRAPHS for trial in range(chosen.splits) for row in measure(graph, trial)]

@@ -1,7 +1,8 @@
-"""Tables in documentation pages: each follows a comment with its name."""
+"""Tables in documentation pages: each follows a comment with its name. And the options of scripts that write them."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 
@@ -15,3 +16,11 @@ def fill(page: Path, tables: dict[str, list[str]]) -> None:
         rest = after.lstrip("\n")
         text = before + mark + "".join(f"{line}\n" for line in lines) + ("\n" + rest if rest else "")
     page.write_text(text)
+
+
+def arguments(about: str | None, splits: int) -> argparse.Namespace:
+    """The options of a script that measures some splits, writes a record and updates a page."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--splits", type=int, default=splits)
+    parser.add_argument("--page", action="store_true", help="only update the page")
+    return parser.parse_args()

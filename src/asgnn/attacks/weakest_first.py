@@ -153,6 +153,8 @@ Pair = tuple[int, int]
 """The key of a pair that may be flipped, and which of its nodes is the partner of the attacked one."""
 Ranking = list[list[Pair]]
 """For each of some nodes its pairs, those first that should harm it most."""
+Test = tuple[float, float, int, list[Pair]]
+"""Of a node that falls: flips for each node that falls with it, its margin, the node, its pairs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +180,7 @@ class _Search:
             return keys
         edges = self.problem.flipped(from_keys(keys, self.problem.num_nodes)).cpu()
         rankings = self.ranked(pool, keys, edges, scores)
-        tests = self.tested(pool.tolist(), rankings, _neighbors(pool, edges), keys, share)
+        tests = self.tested(pool.tolist(), rankings, _neighbors(pool, edges), keys, self.down(margin), share)
         chosen: list[int] = []
         known, used = set(keys.tolist()), _Partners(self.reuse)
         fallen: set[int] = set()
@@ -191,54 +193,66 @@ class _Search:
                 known.update(chosen)
         return torch.cat([keys, torch.tensor(chosen, dtype=torch.int64)])
 
+    @property
+    def together(self) -> int:
+        """The number of nodes, or flips, that are tested in one call."""
+        return max(1, round(TESTED_TOGETHER * self.problem.num_nodes))
+
     def tested(
-        self, pool: list[int], rankings: Sequence[Ranking], near: list[set[int]], keys: Tensor, share: int
-    ) -> list[tuple[float, float, int, list[Pair]]]:
-        """How nodes fall, until there are enough flips: (flips for each fallen node, margin, node, pairs) of each.
+        self,
+        pool: list[int],
+        rankings: Sequence[Ranking],
+        near: list[set[int]],
+        keys: Tensor,
+        before: set[int],
+        share: int,
+    ) -> list[Test]:
+        """How nodes of the pool fall, until there are enough flips; ``before`` has fallen already.
 
         A node that has not fallen is tried with as many flips of each ranking, and then with one more. Attacked nodes
         next to it, and its partners, may fall with it.
         """
-        together = max(1, round(TESTED_TOGETHER * self.problem.num_nodes))
-        before = self.down(self.margins(self.scores(keys)))
-        found: list[tuple[float, float, int, list[Pair]]] = []
+        found: list[Test] = []
         left, made = list(range(len(pool))), 0
         for count in range(1, self.most + 1):
             fallen: set[int] = set()
             for pairs in rankings:
                 left = [left[at] for at in torch.randperm(len(left), generator=self.rng).tolist()]
-                for at in range(0, len(left), together):
-                    used, tries = _Partners(self.reuse), {}
-                    for i in left[at : at + together]:
-                        some = used.free(pairs[i], count)
-                        if len(some) == count:
-                            used.add(some)
-                            tries[i] = some
+                for at in range(0, len(left), self.together):
+                    tries = self.tries(left[at : at + self.together], pairs, count)
                     flips = torch.tensor([key for some in tries.values() for key, _ in some], dtype=torch.int64)
                     after = self.margins(self.scores(torch.cat([keys, flips.unique()])))
                     others = self.down(after) - before - {pool[i] for i in tries}
-                    for i, some in tries.items():
-                        if after[pool[i]] < 0:
-                            with_it = others & (near[i] | {partner for _, partner in some})
-                            found.append((count / (1 + len(with_it)), float(after[pool[i]]), pool[i], some))
-                            fallen.add(i)
+                    for i in [i for i in tries if after[pool[i]] < 0]:
+                        with_it = others & (near[i] | {partner for _, partner in tries[i]})
+                        found.append((count / (1 + len(with_it)), float(after[pool[i]]), pool[i], tries[i]))
+                        fallen.add(i)
             made += count * len(fallen)
             left = [i for i in left if i not in fallen]
             if not left or made >= ENOUGH * share:
                 break
         return found
 
+    def tries(self, wanted: Sequence[int], pairs: Ranking, count: int) -> dict[int, list[Pair]]:
+        """The best pairs of each of some nodes, but for nodes whose partners are used too often."""
+        used, found = _Partners(self.reuse), {}
+        for i in wanted:
+            some = used.free(pairs[i], count)
+            if len(some) == count:
+                used.add(some)
+                found[i] = some
+        return found
+
     def needed(self, keys: Tensor) -> Tensor:
         """The keys without those that no fallen node needs, taken back some at a time."""
         n = self.problem.num_nodes
-        together = max(1, round(TESTED_TOGETHER * n))
         edges = self.problem.flipped(from_keys(keys, n)).cpu()
         down = self.down(self.margins(self.scores(keys)))
 
         def risen(left: Tensor) -> set[int]:
             return down - self.down(self.margins(self.scores(left)))
 
-        for some in keys[torch.randperm(keys.numel(), generator=self.rng)].split(together):
+        for some in keys[torch.randperm(keys.numel(), generator=self.rng)].split(self.together):
             left = _new(keys, some)
             up = torch.tensor(sorted(risen(left)), dtype=torch.int64)
             if up.numel():  # because of flips at these nodes, or next to them

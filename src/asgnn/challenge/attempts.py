@@ -226,7 +226,7 @@ def make_flips(
         offered["victim"] = as_model(target.model)
     elif way.through != "nothing" and target.model is not None:
         offered |= {"surrogate": way.surrogate(target.model), "victim": target.model}
-    if way.continues and start is not None:
+    if start is not None:
         offered["start"] = start if way.continues == "smaller" else [start]
     began = time.perf_counter()
     found = way.attack(data, **{name: value for name, value in offered.items() if name in taken}, **way.settings)

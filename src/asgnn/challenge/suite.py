@@ -272,15 +272,15 @@ def _continued(
     attempt: Attempt, scene: _Scene, outcomes: Sequence[AttemptOutcome], ledger: Ledger
 ) -> Perturbation | None:
     """The flips that an attempt starts from, if there are any."""
+    continues = scene.ways[attempt.attack].continues
     found: list[Attempt] = []
-    if scene.ways[attempt.attack].continues == "smaller":
-        smaller = [replace(attempt, budget=budget) for budget in scene.budgets if budget < attempt.budget]
-        found = smaller[-1:]
-    else:
+    if continues == "smaller":
+        found = [replace(attempt, budget=budget) for budget in scene.budgets if budget < attempt.budget]
+    elif continues == "strongest":
         same = [one for one in outcomes if one.attempt.budget == attempt.budget]
         own = [one for one in same if not one.transferred and not one.problem]
         found = [min(own, key=lambda one: one.after).attempt] if own else []
-    made = ledger.made(found[0]) if found else None
+    made = ledger.made(found[-1]) if found else None
     return None if made is None else made.flips
 
 
