@@ -186,14 +186,21 @@ def main() -> None:
     if chosen.page:
         fill(PAGE, tables())
         return
-    measured: list[Row] = json.loads(chosen.output.read_text())["measured"] if chosen.output.exists() else []
+    record: Row = json.loads(chosen.output.read_text()) if chosen.output.exists() else {"measured": []}
+    measured: list[Row] = record["measured"]
+
+    def keep() -> None:
+        chosen.output.write_text(json.dumps(record, indent=1) + "\n")
 
     def stage(names: Sequence[str], splits: int, halves: int) -> list[Row]:
         # variants inside, so that a worker has the witness of a split when the next variant wants it
         jobs = list(itertools.product(GRAPHS, range(splits), range(halves), names))
         known = {(one["graph"], one["trial"], one["half"], one["variant"]) for one in measured}
         with multiprocessing.get_context("spawn").Pool(chosen.workers) as pool:
-            measured.extend(pool.map(measure, [job for job in jobs if job not in known], chunksize=len(names) // 2))
+            missing = [job for job in jobs if job not in known]
+            for row in pool.imap(measure, missing, chunksize=max(1, len(names) // 2)):
+                measured.append(row)
+                keep()
         mine = [one for one in measured if one["trial"] < splits and one["half"] < halves]
         return summary([one for one in mine if one["variant"] in names])
 
@@ -202,9 +209,9 @@ def main() -> None:
     last = stage([DEFAULT, *(row["variant"] for row in near(first)[:FINAL])], 5, 2)
     taken = {"asgnn-robust": near(last)[0]["variant"]}
     taken |= {"asgnn-safe": max(held, key=lambda row: row["clean"])["variant"]} if held else {}
-    record: Row = {**origin("python scripts/choose_robust.py", "cpu"), "budgets": BUDGETS, "graphs": GRAPHS}
-    record |= {"chosen": taken, "first": first, "last": last, "measured": measured}
-    chosen.output.write_text(json.dumps(record, indent=1) + "\n")
+    about: Row = {**origin("python scripts/choose_robust.py", "cpu"), "budgets": BUDGETS, "graphs": GRAPHS}
+    record = {**about, "chosen": taken, "first": first, "last": last, "measured": measured}
+    keep()
     print("chosen:", taken)
 
 

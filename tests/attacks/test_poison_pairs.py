@@ -20,8 +20,10 @@ from asgnn.challenge.controls import frozen_twin, matrix_twin, on_matrices
 from asgnn.challenge.suite import trained_on
 from asgnn.errors import ConfigError
 from asgnn.graphs import Gaussian, Split, planted_graph, prepare, random_split
+from asgnn.graphs.dense import DenseAdjacency
 from asgnn.graphs.keys import to_keys
-from asgnn.models import APPNP, GCN, NodeClassifier
+from asgnn.models import ASGNN, GCN, NodeClassifier
+from asgnn.models.spectral import shrink_spectrum
 from asgnn.training import fit, fit_many, recipe
 from tests.attacks.test_contract import check_rules, generator
 
@@ -75,7 +77,7 @@ def test_the_meta_gradient_is_that_of_the_edge_list(name: str) -> None:
     s.requires_grad_()
     pairs = _Pairs(problem.edges, seen, [(3, Start()), (9, Start())], 0, torch.device("cpu"))
     features, _ = prepare(data)
-    trained = UnrolledMatrices(seen.stacked(2), split.train, data.y, SHORT).after(features, pairs.graphs(s))
+    trained = UnrolledMatrices(seen.stacked(2), split.train, data.y, SHORT).after(features, pairs.graphs(s, 0))
     value = sum(LOSSES["margin"](one[split.test], data.y[split.test]).mean() for one in seen.joined(trained))
     assert isinstance(value, Tensor)
     (gradient,) = torch.autograd.grad(value, s)
@@ -116,14 +118,14 @@ def attacked(data: Data, split: Split, budgets: Sequence[int], **options: Any) -
 def test_flips_follow_the_rules_and_repeat() -> None:
     data, split = graph(torch.float32)
     calls: list[int] = []
-    found = attacked(data, split, [4, 12], trainings=trainings(data, split, calls=calls))
-    assert calls == [2 * len(STARTS) * 3] * 4
+    found = attacked(data, split, [4, 12], trainings=trainings(data, split, calls=calls), checks=2)
+    assert calls == [2 * len(STARTS) * 3] * 2
     for budget, runs in zip((4, 12), found, strict=True):
         assert len(runs) == len(STARTS)
         for one, start in zip(runs, STARTS, strict=True):
             check_rules(data, one, budget)
             assert one.meta["loss"] == start.loss
-    again = attacked(data, split, [4, 12])
+    again = attacked(data, split, [4, 12], checks=2)
     assert all(
         torch.equal(a.flips, b.flips) for x, y in zip(found, again, strict=True) for a, b in zip(x, y, strict=True)
     )
@@ -166,12 +168,15 @@ def test_trainings_are_those_of_each_graph_alone(kind: str) -> None:
 
 def test_twins() -> None:
     data, split = graph(torch.float32)
-    for kind, twin in {"gnnguard": GCN, "softmedian": GCN, "rung": APPNP}.items():
+    for kind, twin in {"gnnguard": GCN, "softmedian": GCN, "rung": ASGNN}.items():
         model = recipe(kind).trial(data, split, 0).model
         found = matrix_twin(model)
         assert type(found) is twin
-        assert on_matrices(model, data) is not None
-        assert [p.shape for p in found.parameters()] == [p.shape for p in model.parameters() if p.dim()]
+        assert frozen_twin(found) is None
+        seen = on_matrices(model, data)
+        assert seen is not None
+        assert seen.shrinkages == (0.0,)
+        assert [p.shape for p in found.parameters() if p.dim()] == [p.shape for p in model.parameters() if p.dim()]
         of = recipe(kind, witness_floor=0.2, witness_voice=0.5, epochs=2)
         informed = fit(of.trial(data, split, 0).model, data, split=split).model
         found = matrix_twin(informed)
@@ -191,6 +196,34 @@ def test_twins() -> None:
         assert on_matrices(recipe(kind).trial(data, split, 0).model, data) is None
 
 
+def test_steps_against_prognn_see_shrunk_matrices() -> None:
+    """One shrinkage after the other, and the true model decides."""
+    data, split = graph(torch.float32)
+    of = recipe("prognn", epochs=4)
+    seen = on_matrices(of.trial(data, split, 0).model, data)
+    assert seen is not None
+    edges = data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
+    pairs = _Pairs(edges, seen, [(3, Start())], 0, torch.device("cpu"))
+    s = torch.rand(1, N, N, generator=generator()).triu(1) * 0.1
+    s = s + s.mT
+    for step, shrinkage in enumerate([*seen.shrinkages, *seen.shrinkages]):
+        given = torch.zeros(N, N)
+        given[edges[0], edges[1]] = given[edges[1], edges[0]] = 1
+        flipped = given + s * (1 - 2 * given)
+        left = shrink_spectrum(flipped, shrinkage, symmetric=True).clamp(min=0)
+        torch.testing.assert_close(pairs.graphs(s, step).weight, DenseAdjacency.of(left, "sym").weight)
+    calls: list[int] = []
+
+    def train(graphs: Sequence[Tensor]) -> list[Tensor]:
+        calls.append(len(graphs))
+        return trained_on(of, data, split, graphs)
+
+    found = attacked(data, split, [4, 8], model=seen, trainings=train, samples=1, checks=1, starts=STARTS[:1])
+    assert calls == [2]
+    for budget, (one,) in zip((4, 8), found, strict=True):
+        check_rules(data, one, budget)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -199,6 +232,7 @@ def test_twins() -> None:
         ({"budgets": [0]}, "budget must be a whole number from 1"),
         ({"steps": 0}, "steps must be a whole number from 1"),
         ({"samples": 0}, "samples must be a whole number"),
+        ({"checks": 0}, "checks must be a whole number"),
         ({"model": None}, "model must be a MatrixVictim"),
         ({"known": None}, "No attacked node has a label that the attacker knows"),
     ],

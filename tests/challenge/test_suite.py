@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import wraps
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from asgnn.challenge import (
     Challenge,
     Envelope,
     Ledger,
+    Made,
     Way,
     challenge_evasion,
     challenge_nodes,
@@ -26,12 +29,13 @@ from asgnn.challenge import (
     chosen,
     probe,
     signs_of_masking,
+    suite,
 )
 from asgnn.challenge.controls import OnLearnedGraph, as_attacked, frozen_twin
 from asgnn.challenge.values import flips_of
 from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation, prepare
-from asgnn.training import accuracy, fit, predict, recipe
+from asgnn.training import Fit, Trial, accuracy, fit, fit_many, predict, recipe
 from tests.challenge.problem import BUDGETS, FEW, WAYS, OwnModel, Rounded, WithoutWeights, generator, graph, trained
 
 MEMORISER = "asgnn.challenge.controls:Memoriser"
@@ -140,7 +144,7 @@ def test_a_resumed_challenge_ends_with_the_same_outcomes() -> None:
     assert timeless(again) == timeless(whole)
 
 
-def test_poisoning_retrains_on_each_flipped_graph() -> None:
+def test_poisoning_retrains_on_each_flipped_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     data, split = graph()
     ledger, of = Ledger(), recipe("sgc", epochs=30)
     ways = {**FEW_WAYS, "meta": Way(meta_greedy, "training", {"steps": 2, "block_size": 500}, ordered=True)}
@@ -157,6 +161,22 @@ def test_poisoning_retrains_on_each_flipped_graph() -> None:
         assert one.after == pytest.approx(100 * sum(scores) / 2)
     assert found.kind == "poisoning"
     assert found.envelope.accuracy(0.2) < found.clean
+
+    # what the ledger knows needs no training, and a further set of flips needs that on its own graph alone
+    trainings = []
+
+    def counted(trials: Sequence[Trial], *rest: Any, **options: Any) -> list[Fit]:
+        trainings.append(len(trials))
+        return fit_many(trials, *rest, **options)
+
+    monkeypatch.setattr(suite, "fit_many", counted)
+    again = challenge_poisoning(of, data, split, [0.2], name="sgc", seeds=2, ways=ways, ledger=ledger)
+    assert again == found
+    assert trainings == []
+    made = Made(Attempt("random", "gcn", 0.2), random_flips(data, 5, generator()), 0.0)
+    more = challenge_poisoning(of, data, split, [0.2], name="sgc", seeds=2, ways=ways, pool=[made], ledger=ledger)
+    assert more.outcomes[:-1] == found.outcomes
+    assert trainings == [2]
 
 
 def test_attacks_on_the_training_where_the_gradient_is_hidden() -> None:
@@ -185,14 +205,16 @@ def test_an_attack_on_matrices_serves_all_budgets_and_starts_in_one_call() -> No
     few = {"steps": 4, "samples": 2}
     ways = {name: replace(way, attack=counted) for name, way in POISONING.items() if way.together}
     ways = {name: replace(way, settings={**way.settings, **few}) for name, way in ways.items()}
-    assert set(ways) == {"meta-pgd-pairs", "meta-pgd-pairs-twin"}
+    assert set(ways) == {"meta-pgd-pairs", "meta-pgd-pairs-twin", "meta-pgd-pairs-shrunk"}
     for model, own in {
         "gcn": "meta-pgd-pairs",
         "gnnguard": "meta-pgd-pairs-twin",
         "asgnn": "meta-pgd-pairs-twin",
+        "prognn": "meta-pgd-pairs-shrunk",
     }.items():
         calls.clear()
-        found = challenge_poisoning(recipe(model, epochs=40), data, split, BUDGETS, name=model, seeds=1, ways=ways)
+        of = recipe(model, epochs=40, lr=0.01)
+        found = challenge_poisoning(of, data, split, BUDGETS, name=model, seeds=1, ways=ways)
         assert calls == [[flips_of(budget, data) for budget in BUDGETS]]
         assert {one.attempt for one in found.outcomes} == {
             Attempt(own, model, budget, seed) for budget in BUDGETS for seed in range(ways[own].seeds)

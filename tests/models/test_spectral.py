@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from asgnn.models import spectral
-from asgnn.models.spectral import Method, shrink_spectrum
+from asgnn.models.spectral import Method, shrink_spectrum, shrunk
 
 F64 = torch.float64
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -49,6 +49,22 @@ def test_soft_threshold_of_singular_values(
     assert error <= size * rounding + (0.01 * threshold if method == "products" else 0)
     if symmetric:
         assert torch.equal(out, out.mT)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("threshold", [0.0, 0.2, 1.0])
+def test_the_differentiable_form(threshold: float, device: str) -> None:
+    """Its derivative is that of central differences, also where all eigenvalues are equal."""
+    matrix = graphs(12, True, F64).to(device).requires_grad_()
+    out = shrunk(matrix, threshold)
+    torch.testing.assert_close(out, shrink_spectrum(matrix.detach(), threshold, symmetric=True, method="exact"))
+    weight = torch.randn(matrix.shape, dtype=F64, generator=torch.Generator().manual_seed(1)).to(device)
+    (gradient,) = torch.autograd.grad((out * weight).sum(), matrix)
+    along = torch.randn(matrix.shape, dtype=F64, generator=torch.Generator().manual_seed(2)).to(device)
+    along = (along + along.mT) * 1e-5
+    with torch.no_grad():
+        change = ((shrunk(matrix + along, threshold) - shrunk(matrix - along, threshold)) * weight).sum((-2, -1))
+    torch.testing.assert_close((2 * along * gradient).sum((-2, -1)), change, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64], ids=["float32", "float64"])

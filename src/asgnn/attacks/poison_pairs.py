@@ -21,10 +21,9 @@ from asgnn.graphs.checks import node_numbers
 from asgnn.graphs.dense import DenseAdjacency
 from asgnn.graphs.features import Features
 from asgnn.graphs.keys import from_keys, single_keys, to_keys
+from asgnn.models.spectral import shrunk
 from asgnn.progress import Progress
 from asgnn.settings import check_choice, check_count, check_number
-
-CHECKS = 4  # how often an ascent is rounded and tried
 
 Trainings = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Trains the victim anew on each of some graphs, given as edge_index (2, E), and returns its logits (N, C) of each."""
@@ -60,6 +59,8 @@ class MatrixVictim:
         absent: (N, N) the weights that the model gives to pairs without an edge.
         present: (N, N) the weights that it gives to edges.
         joined: what else the trained model does with its logits.
+        shrinkages: each step of the ascent reduces the singular values of the matrices by the next of these, for a
+            model that trains on graphs of lower and lower rank.
     """
 
     stacked: Callable[[int], nn.Module]
@@ -67,6 +68,7 @@ class MatrixVictim:
     absent: Tensor
     present: Tensor
     joined: Callable[[Tensor], Tensor] = lambda logits: logits
+    shrinkages: tuple[float, ...] = (0.0,)
 
 
 # Of twelve settings, compared in three runs each against a GCN, with 15 % flips on one split of Cora. All pairs in each
@@ -88,6 +90,7 @@ def meta_pgd_pairs(
     starts: Sequence[Start] = STARTS,
     steps: int = 100,
     samples: int = 4,
+    checks: int = 4,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> list[list[Perturbation]]:
@@ -108,7 +111,8 @@ def meta_pgd_pairs(
         nodes: the attacked nodes, as numbers or a mask; by default all of ``known`` outside ``train``.
         trainings: trains the true victim on some sets of flips, to decide which of them is the best.
         starts: the runs for each budget, each with random numbers of its own.
-        samples: sets that are drawn from s, four times on the way.
+        samples: sets that are drawn from s in each check.
+        checks: how often on the way the victim is trained on such sets, the last time at the end.
 
     Returns:
         For each budget its runs.
@@ -118,6 +122,7 @@ def meta_pgd_pairs(
     check_rng(rng)
     check_count("steps", steps)
     check_count("samples", samples)
+    check_count("checks", checks)
     if not isinstance(model, MatrixVictim):
         raise ConfigError(f"model must be a MatrixVictim, which asgnn.challenge.on_matrices makes; it is {model!r}.")
     if not budgets or not starts:
@@ -142,7 +147,7 @@ def meta_pgd_pairs(
     for step in range(steps):
         s.requires_grad_()
         seed = int(torch.randint(2**62, (), generator=rng))
-        logits = model.joined(unrolled.after(features, pairs.graphs(s), seed))
+        logits = model.joined(unrolled.after(features, pairs.graphs(s, step), seed))
         values = [
             LOSSES[run.loss](each[nodes], labels[nodes]).mean() for (_, run), each in zip(runs, logits, strict=True)
         ]
@@ -150,7 +155,7 @@ def meta_pgd_pairs(
         if step == 0:
             check_unit(float(gradient.abs().max()))
         s = pairs.stepped(s.detach(), gradient, step)
-        if step + 1 == steps or (step + 1) % math.ceil(steps / CHECKS) == 0:
+        if step + 1 == steps or (step + 1) % math.ceil(steps / checks) == 0:
             tries = [(at, flips) for at in range(len(runs)) for flips in pairs.drawn(s[at], runs[at][0], samples, rng)]
             found = trainings([pairs.flipped(flips) for _, flips in tries])
             for (at, flips), scores in zip(tries, found, strict=True):
@@ -179,6 +184,7 @@ class _Pairs:
         self, edges: Tensor, model: MatrixVictim, runs: Sequence[tuple[int, Start]], seed: int, device: torch.device
     ) -> None:
         self.edges, self.num_nodes, self.normalization = edges, model.absent.size(0), model.normalization
+        self.shrinkages = model.shrinkages
         self.absent = model.absent.to(device)
         self.gain = model.present.to(device) - self.absent
         self.given = torch.zeros_like(self.absent)
@@ -192,9 +198,12 @@ class _Pairs:
         self.rate = of_runs(budget * start.base_lr for budget, start in runs)
         self.rng = torch.Generator(device).manual_seed(seed)
 
-    def graphs(self, s: Tensor) -> DenseAdjacency:
-        """The graphs with relaxed flips s (T, N, N)."""
+    def graphs(self, s: Tensor, step: int) -> DenseAdjacency:
+        """The graphs with relaxed flips s (T, N, N), as a step of the ascent sees them; ``step`` counts from 0."""
         weight = self.absent + (self.given + s * (1 - 2 * self.given)) * self.gain
+        shrinkage = self.shrinkages[step % len(self.shrinkages)]
+        if shrinkage:
+            weight = shrunk(weight, shrinkage).clamp(min=0)
         return DenseAdjacency.of(weight, self.normalization)
 
     @torch.no_grad()

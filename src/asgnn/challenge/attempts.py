@@ -39,7 +39,9 @@ from asgnn.settings import check_choice
 
 Effort = Literal["quick", "full"]
 EFFORTS = ("quick", "full")
-Through = Literal["gradient", "relaxed", "twin", "answers", "training", "matrix", "matrix twin", "nothing"]
+Through = Literal[
+    "gradient", "relaxed", "twin", "answers", "training", "matrix", "matrix twin", "shrunk matrix", "nothing"
+]
 
 
 def _itself(model: nn.Module) -> Victim:
@@ -53,9 +55,9 @@ class Way:
     Attributes:
         attack: a function of :mod:`asgnn.attacks`, or one with the same arguments.
         through: what it uses of the model: its "gradient", a "relaxed" gradient, that of its frozen "twin" (ASGNN
-            only), its "answers", its "training", that on a "matrix", or on one of its "matrix twin" (see
-            :mod:`asgnn.challenge.controls`), or "nothing". An attack on the training can be "relaxed" or use the
-            "twin", too.
+            only), its "answers", its "training", that on a "matrix", on one of its "matrix twin", or on a "shrunk
+            matrix" (Pro-GNN only; see :mod:`asgnn.challenge.controls`), or "nothing". An attack on the training can be
+            "relaxed" or use the "twin", too.
         settings: of the attack.
         surrogate: from the trained model, or from the untrained one for an attack on the training, to the one whose
             gradient is taken.
@@ -118,6 +120,14 @@ POISONING: dict[str, Way] = {
         meta_pgd_pairs,
         "matrix twin",
         {"steps": 50, "samples": 2, "starts": STARTS[:1]},
+        together=True,
+        full=True,
+    ),
+    # few trainings of Pro-GNN decide, because each takes as long as all steps of the attack
+    "meta-pgd-pairs-shrunk": Way(
+        meta_pgd_pairs,
+        "shrunk matrix",
+        {"samples": 1, "checks": 2, "starts": STARTS[:1]},
         together=True,
         full=True,
     ),

@@ -81,7 +81,7 @@ def probe(
             break
     if not bool(gradient.any()):
         return Probe(tuple(through), None, guessing)
-    through += ["gradient"] + ([] if isinstance(model, OnLearnedGraph) else ["training"])
+    through += ["gradient", "shrunk matrix" if isinstance(model, OnLearnedGraph) else "training"]
     through += [] if frozen_twin(model) is None else ["twin"]
     seen = matrix_model(model)
     through += [] if seen is None else ["matrix" if seen is model else "matrix twin"]

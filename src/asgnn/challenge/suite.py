@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import fmean
 
 import torch
@@ -104,7 +104,7 @@ def challenge_evasion(
         return 100 * accuracy(seen, made.flips.apply(data), split.test)
 
     scene = _Scene("evasion", name, data, split, budgets, ways, device, unbounded)
-    return _run(scene, Target(seen), seen, clean, judge, pool, ledger or Ledger(), progress)
+    return _run(scene, lambda: Target(seen), clean, judge, pool, ledger or Ledger(), progress)
 
 
 def challenge_poisoning(
@@ -131,11 +131,13 @@ def challenge_poisoning(
         seeds: the number of trainings, whose mean accuracy counts.
         ways: the attacks; by default the quick ones of :data:`~asgnn.challenge.POISONING`.
 
-    Time: that of the attacks, and ``seeds`` trainings, as one batch, for each outcome.
+    Time: that of the attacks, and ``seeds`` trainings, as one batch, for each outcome. The model is trained on the
+    clean graph only if its accuracy there is not known or an attack wants it.
     """
     split, budgets = split_of(data, split), check_budgets(budgets, data)
     ways, pool = _table(ways, POISONING, pool)
     check_count("seeds", seeds)
+    ledger = ledger or Ledger()
 
     def train(graph: Data, count: int = seeds) -> list[Fit]:
         trials = [recipe.trial(graph, split, seed) for seed in range(count)]
@@ -145,12 +147,18 @@ def challenge_poisoning(
         flipped = made.flips.apply(data)
         return fmean(_right(one, flipped) for one in train(flipped))
 
-    fits = train(data)
-    model = as_attacked(fits[0].model, data)
-    target = trainable_target(recipe, model, data, split, device)
+    @cache
+    def fits() -> list[Fit]:
+        return train(data)
+
+    @cache
+    def target() -> Target:
+        return trainable_target(recipe, as_attacked(fits()[0].model, data), data, split, device)
+
+    known = ledger.outcomes()
+    clean = known[0].before if known else fmean(_right(one, data) for one in fits())
     scene = _Scene("poisoning", name, data, split, budgets, ways, device)
-    clean = fmean(_right(one, data) for one in fits)
-    return _run(scene, target, model, clean, judge, pool, ledger or Ledger(), progress)
+    return _run(scene, target, clean, judge, pool, ledger, progress)
 
 
 def trainable_target(
@@ -230,17 +238,21 @@ class _Scene:
 
 def _run(
     scene: _Scene,
-    target: Target,
-    model: nn.Module,
+    target: Callable[[], Target],
     clean: float,
     judge: Callable[[Made], float],
     pool: Sequence[Made],
     ledger: Ledger,
     progress: Progress | None,
 ) -> Challenge:
-    """Make the flips that are missing, and judge all; ``judge`` returns the test accuracy in percent after flips."""
+    """Make the flips that are missing, and judge all.
+
+    ``target`` returns what is attacked, and ``judge`` the test accuracy in percent after flips.
+    """
     found = ledger.probe()
     if found is None:
+        model = target().model
+        assert model is not None
         found = probe(model, scene.data, scene.split, torch.Generator().manual_seed(0), device=scene.device)
         ledger.keep_probe(found)
     given = {made.attempt: made for made in pool}
@@ -252,7 +264,7 @@ def _run(
         if outcome is None:
             made = given.get(attempt) or ledger.made(attempt)
             try:
-                made = made or _make(attempt, scene, target, outcomes, ledger)
+                made = made or _make(attempt, scene, target(), outcomes, ledger)
                 result = (judge(made), len(made.flips), made.seconds)
                 outcome = AttemptOutcome(scene.kind, scene.name, attempt, clean, *result)
             except AttackFailed as problem:
