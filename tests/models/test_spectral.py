@@ -1,4 +1,4 @@
-"""Both methods of shrink_spectrum are soft thresholding of the singular values."""
+"""Both methods of shrink_spectrum, and the differentiable form, are soft thresholding of the singular values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from asgnn.graphs.dense import shrunk
 from asgnn.models import spectral
-from asgnn.models.spectral import Method, shrink_spectrum, shrunk
+from asgnn.models.spectral import Method, shrink_spectrum
 
 F64 = torch.float64
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -18,10 +18,9 @@ from asgnn.errors import ConfigError
 from asgnn.graphs import Perturbation, labels_of
 from asgnn.graphs.adjacency import Normalization
 from asgnn.graphs.checks import node_numbers
-from asgnn.graphs.dense import DenseAdjacency
+from asgnn.graphs.dense import DenseAdjacency, shrunk
 from asgnn.graphs.features import Features
 from asgnn.graphs.keys import from_keys, single_keys, to_keys
-from asgnn.models.spectral import shrunk
 from asgnn.progress import Progress
 from asgnn.settings import check_choice, check_count, check_number
 

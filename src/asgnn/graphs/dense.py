@@ -141,3 +141,36 @@ class _Product(torch.autograd.Function):
             tape.left.append(left.detach())
             tape.right.append(right.detach())
         return _Product.apply(grad, ctx.graphs, not ctx.transposed), None, None
+
+
+def shrunk(matrix: Tensor, threshold: float) -> Tensor:
+    r"""Symmetric matrices (T, N, N) with all singular values reduced by ``threshold``, or to 0; differentiable once.
+
+    .. math:: dX = U \big(F \circ (U^\top dM\, U)\big) U^\top, \qquad
+              F_{ij} = \frac{f(\lambda_i) - f(\lambda_j)}{\lambda_i - \lambda_j}
+
+    for a decomposition :math:`U \Lambda U^\top`, with f the soft threshold and :math:`F_{ij} = f'(\lambda_i)` for equal
+    eigenvalues (Daleckii & Krein). Time O(T N³).
+    """
+    out: Tensor = _Shrunk.apply(matrix, threshold) if threshold else matrix
+    return out
+
+
+class _Shrunk(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, threshold: float) -> Tensor:
+        values, vectors = torch.linalg.eigh(matrix)
+        kept = values - values.clamp(-threshold, threshold)
+        ctx.save_for_backward(values, vectors, kept)
+        return (vectors * kept.unsqueeze(-2)) @ vectors.mT
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        values, vectors, kept = ctx.saved_tensors
+        gap = values.unsqueeze(-1) - values.unsqueeze(-2)
+        equal = gap.abs() <= 8 * torch.finfo(gap.dtype).eps * values.abs().amax(-1)[..., None, None]
+        ratio = (kept.unsqueeze(-1) - kept.unsqueeze(-2)) / gap.masked_fill(equal, 1)
+        slope = torch.where(equal, (kept != 0).to(gap.dtype).unsqueeze(-1), ratio.clamp(0, 1))
+        grad = (grad + grad.mT) / 2  # the matrix stays symmetric
+        return vectors @ (slope * (vectors.mT @ grad @ vectors)) @ vectors.mT, None

@@ -66,38 +66,6 @@ def shrink_spectrum(matrix: Tensor, threshold: float, *, symmetric: bool, method
         return (out + out.mT).div_(2) if symmetric else out
 
 
-def shrunk(matrix: Tensor, threshold: float) -> Tensor:
-    r"""The same for symmetric matrices, by an exact decomposition and differentiable once.
-
-    .. math:: dX = U \big(F \circ (U^\top dM\, U)\big) U^\top, \qquad
-              F_{ij} = \frac{f(\lambda_i) - f(\lambda_j)}{\lambda_i - \lambda_j}
-
-    with f the soft threshold and :math:`F_{ij} = f'(\lambda_i)` for equal eigenvalues (Daleckii & Krein).
-    """
-    out: Tensor = _Shrunk.apply(matrix, threshold) if threshold else matrix
-    return out
-
-
-class _Shrunk(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, threshold: float) -> Tensor:
-        values, vectors = torch.linalg.eigh(matrix)
-        kept = values - values.clamp(-threshold, threshold)
-        ctx.save_for_backward(values, vectors, kept)
-        return (vectors * kept.unsqueeze(-2)) @ vectors.mT
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        values, vectors, kept = ctx.saved_tensors
-        gap = values.unsqueeze(-1) - values.unsqueeze(-2)
-        equal = gap.abs() <= 8 * torch.finfo(gap.dtype).eps * values.abs().amax(-1)[..., None, None]
-        ratio = (kept.unsqueeze(-1) - kept.unsqueeze(-2)) / gap.masked_fill(equal, 1)
-        slope = torch.where(equal, (kept != 0).to(gap.dtype).unsqueeze(-1), ratio.clamp(0, 1))
-        grad = (grad + grad.mT) / 2  # the matrix stays symmetric
-        return vectors @ (slope * (vectors.mT @ grad @ vectors)) @ vectors.mT, None
-
-
 def _shrink_symmetric(matrix: NDArray[np.floating], threshold: float) -> NDArray[np.floating]:
     """The same with scipy's LAPACK: M = Q (Z Λ Zᵀ) Qᵀ with Q from the reduction to a tridiagonal matrix.
 
