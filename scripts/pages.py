@@ -18,9 +18,10 @@ def fill(page: Path, tables: dict[str, list[str]]) -> None:
     page.write_text(text)
 
 
-def arguments(about: str | None, splits: int) -> argparse.Namespace:
-    """The options of a script that measures some splits, writes a record and updates a page."""
+def arguments(about: str | None, splits: int | None = None) -> argparse.Namespace:
+    """The options of a script that writes a record and updates a page; ``splits``: those it measures by default."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--splits", type=int, default=splits)
+    if splits is not None:
+        parser.add_argument("--splits", type=int, default=splits)
     parser.add_argument("--page", action="store_true", help="only update the page")
     return parser.parse_args()

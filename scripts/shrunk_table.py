@@ -10,7 +10,6 @@ row; rows that it has are not measured again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import warnings
@@ -21,7 +20,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from pages import fill
+from pages import arguments, fill
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
@@ -72,7 +71,8 @@ def left(data: Data, split: Split, edges: Tensor) -> dict[str, float]:
     return found
 
 
-def measure(rows: list[dict[str, Any]], output: Path) -> None:
+def measure(rows: list[dict[str, Any]]) -> None:
+    """Add the rows that are missing, and write the record after each."""
     data = part_of(load_dataset("cora"), NODES)
     split = stratified_split(data, 0)
     victim = on_matrices(recipe("prognn").trial(data, split, 0).model, data)
@@ -102,7 +102,7 @@ def measure(rows: list[dict[str, Any]], output: Path) -> None:
             edges = flips.apply(data).edge_index
         rows.append({"shrinkages": list(shrinkages), "seed": seed, **left(data, split, edges)})
         print(rows[-1], file=sys.stderr, flush=True)
-        output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        RECORD.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 def tables() -> dict[str, list[str]]:
@@ -117,15 +117,10 @@ def tables() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", action="store_true")
-    parser.add_argument("-o", "--output", type=Path, default=RECORD)
-    given = parser.parse_args()
-    if not given.page:
+    if not arguments(__doc__).page:
         warnings.simplefilter("ignore")
-        measure(json.loads(given.output.read_text())["rows"] if given.output.exists() else [], given.output)
-    if given.output == RECORD:
-        fill(PAGE, tables())
+        measure(json.loads(RECORD.read_text())["rows"] if RECORD.exists() else [])
+    fill(PAGE, tables())
 
 
 if __name__ == "__main__":

@@ -134,9 +134,7 @@ def matrix_twin(model: nn.Module) -> NodeClassifier | None:
     kept = FeaturePrior(threshold=model.threshold, metric="cosine") if isinstance(model, GNNGuard) else model.prior
     shared = ("in_channels", "hidden_channels", "out_channels")
     same: dict[str, Any] = {name: given[name] for name in shared} | {"prior": kept, "witness": model.witness}
-    twin: NodeClassifier | None = GCN(**same, dropout=given["dropout"])
-    if isinstance(model, RUNG):
-        twin = frozen_twin(ASGNN(**same))
+    twin = frozen_twin(ASGNN(**same)) if isinstance(model, RUNG) else GCN(**same, dropout=given["dropout"])
     assert twin is not None
     twin.testimony = model.testimony
     return twin

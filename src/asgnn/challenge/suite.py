@@ -139,8 +139,8 @@ def challenge_poisoning(
     check_count("seeds", seeds)
     ledger = ledger or Ledger()
 
-    def train(graph: Data, count: int = seeds) -> list[Fit]:
-        trials = [recipe.trial(graph, split, seed) for seed in range(count)]
+    def train(graph: Data) -> list[Fit]:
+        trials = [recipe.trial(graph, split, seed) for seed in range(seeds)]
         return fit_many(trials, graph, device=device)
 
     def judge(made: Made) -> float:
